@@ -1,6 +1,6 @@
 """Is this argument what it says it is?
 
-The bottom of the house: every factory asks here before it does any work. Concrete bad values raise
+On the floor of the house, beside `random`: every factory asks here before it does any work. Concrete bad values raise
 with the argument's name, the value, the allowed range and a remedy. Traced values cannot raise and
 pass; what they lead to is the caller's duty (inf or NaN, never something that looks more private).
 """
@@ -11,6 +11,8 @@ from typing import Any
 
 import jax
 import numpy as np
+
+from opake_jax.random import is_key
 
 __all__ = ["check_count", "check_key", "check_probability", "check_real", "is_traced", "require"]
 
@@ -34,7 +36,9 @@ def _as_float(name: str, value: Any, allowed: str) -> float:
     dtype = getattr(value, "dtype", None)
     if dtype is not None:
         if np.ndim(value) != 0:
-            raise TypeError(f"{name} must be a scalar {allowed}, got an array of shape {value.shape}")
+            raise TypeError(
+                f"{name} must be a scalar {allowed}, got an array of shape {value.shape}"
+            )
         if not (
             jax.numpy.issubdtype(dtype, np.floating) or jax.numpy.issubdtype(dtype, np.integer)
         ):
@@ -121,8 +125,6 @@ def check_count(
 
 def check_key(name: str, value: Any) -> jax.Array:
     """Returns `value`, a scalar typed threefry key."""
-    from opake_jax.random import is_key
-
     if not is_key(value):
         raise TypeError(
             f"{name} must be a typed threefry key, got {type(value).__name__}: "

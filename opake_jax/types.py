@@ -1,0 +1,245 @@
+"""What passes between rooms?
+
+`ClippedSum` goes from clipping to noise and carries its own sensitivity; `NeighboringRelation`
+says, in every accounting result, which datasets count as neighbours.
+"""
+
+import enum
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from opake_jax._checks import check_real, is_traced
+
+__all__ = ["ClippedSum", "NeighboringRelation", "PyTree"]
+
+PyTree = Any
+
+# A bound far inside float32, so that 2 / sensitivity and its square neither overflow nor vanish.
+_SENSITIVITY_RANGE = (1e-18, 1e18)
+
+
+class NeighboringRelation(enum.Enum):
+    """Which pairs of datasets a privacy statement compares.
+
+    ADD_REMOVE: one has one unit more. ZERO_OUT: of the same public size; one unit's contribution is
+    replaced by nothing. REPLACE_ONE: of the same public size; one unit is replaced by another.
+    """
+
+    ADD_REMOVE = "add_remove"
+    ZERO_OUT = "zero_out"
+    REPLACE_ONE = "replace_one"
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class ClippedSum:
+    """A sum of clipped contributions that carries its own sensitivity.
+
+    Attributes:
+      tree: the sum over privacy units, a pytree of float32 or float64 leaves (`None` where a
+        parameter is frozen).
+      sensitivity: bound on the L2 norm of one participation of one unit. A positive scalar; or shape
+        (G,), one bound for each group of leaves.
+      denominator: public positive number by which the noisy sum is divided: the *expected* batch
+        size, never the drawn one.
+      shares: None (equal), or shape (G,) positive public weights of the groups in the noise: group g
+        gets std noise_multiplier * sensitivity[g] / sqrt(share of g), so that the whole release
+        costs what one Gaussian of that noise multiplier costs, whatever the weights.
+      groups: static; None (one group), or for each leaf of `tree`, in flattening order, its group.
+      lift: static; a function applied to the noisy tree, after noise and division (a projected
+        gradient's way back).
+      check: a pytree leaf that ties the above together. A transform that changes the sum on its way
+        to the noise (`optax.clip`, `optax.scale_by_sign`) changes this leaf too, and then the noise
+        step gives NaN instead of an update that was never accounted for.
+
+    Raises:
+      TypeError: `tree` has a leaf that is no float32 / float64 array; wrong types of the others.
+      ValueError: a concrete sensitivity or denominator that is not positive and finite, or group
+        counts that do not fit.
+
+    >>> s = ClippedSum({"w": jnp.ones(3)}, 1.0, 4.0)
+    >>> (s + s).tree["w"].tolist(), float((s + s).sensitivity), float((2 * s).sensitivity)
+    ([2.0, 2.0, 2.0], 1.0, 2.0)
+    """
+
+    __slots__ = ("check", "denominator", "groups", "lift", "sensitivity", "shares", "tree")
+
+    tree: PyTree
+    sensitivity: jax.Array
+    denominator: jax.Array
+    shares: jax.Array | None
+    check: jax.Array
+    groups: tuple[int, ...] | None
+    lift: Callable[[PyTree], PyTree] | None
+
+    def __init__(
+        self,
+        tree: PyTree,
+        sensitivity: Any,
+        denominator: Any,
+        *,
+        shares: Any = None,
+        groups: tuple[int, ...] | None = None,
+        lift: Callable[[PyTree], PyTree] | None = None,
+    ):
+        low, high = _SENSITIVITY_RANGE
+        _check_leaves(tree)
+        if groups is None:
+            check_real("sensitivity", sensitivity, low=low, high=high)
+            if shares is not None:
+                raise ValueError("shares need groups: pass groups=, one index for each leaf")
+        else:
+            groups = tuple(int(g) for g in groups)
+            _check_groups(tree, sensitivity, shares, groups)
+        check_real("denominator", denominator, low=low, high=high)
+        self.tree = tree
+        self.sensitivity = jnp.asarray(sensitivity, jnp.float32)
+        self.denominator = jnp.asarray(denominator, jnp.float32)
+        self.shares = None if shares is None else jnp.asarray(shares, jnp.float32)
+        self.groups = groups
+        self.lift = lift
+        self.check = _check_leaf(self.sensitivity)
+
+    def is_intact(self) -> jax.Array:
+        """Returns a boolean scalar: False if something changed this value since it was made."""
+        expected = _check_leaf(self.sensitivity)
+        close = jnp.abs(self.check - expected) <= 1e-5 * jnp.abs(expected)
+        positive = jnp.all(self.sensitivity > 0) & (self.denominator > 0)
+        return jnp.all(close) & positive
+
+    def __add__(self, other: Any) -> "ClippedSum":
+        """Returns the sum of two parts of *one* draw: trees add, the larger sensitivity stays.
+
+        Denominators, groups, shares and lift must agree: unequal concrete denominators raise
+        ValueError, unequal traced ones give a denominator of NaN.
+        """
+        if not isinstance(other, ClippedSum):
+            return NotImplemented
+        if self.groups != other.groups or self.lift is not other.lift:
+            raise ValueError("only parts of one draw add up: groups or lift differ")
+        if (self.shares is None) != (other.shares is None):
+            raise ValueError("only parts of one draw add up: one has shares, the other has none")
+        equal = self.denominator == other.denominator
+        if not is_traced(equal) and not bool(equal):
+            raise ValueError(
+                f"denominators differ: {self.denominator} and {other.denominator}. Each part of one "
+                "draw carries the expected batch size of the whole draw"
+            )
+        sensitivity = jnp.maximum(self.sensitivity, other.sensitivity)
+        shares = self.shares
+        if shares is not None:  # traced unequal shares cannot raise: NaN, and so NaN noise
+            shares = jnp.where(shares == other.shares, shares, jnp.nan)
+        # An input that was tampered with stays recognisable: its broken check is handed on.
+        both = self.is_intact() & other.is_intact()
+        return _assemble(
+            jax.tree.map(jnp.add, self.tree, other.tree),
+            sensitivity,
+            jnp.where(equal, self.denominator, jnp.nan),
+            shares,
+            jnp.where(both, _check_leaf(sensitivity), jnp.nan),
+            self.groups,
+            self.lift,
+        )
+
+    def __mul__(self, scale: Any) -> "ClippedSum":
+        """Returns this sum times a public non-zero scalar; the sensitivity scales by |scale|."""
+        if not is_traced(scale) and check_real("scale", scale, low=-1e18, high=1e18) == 0:
+            raise ValueError("scale must not be 0: a released constant needs no noise and no sum")
+        c = jnp.asarray(scale, jnp.float32)
+        sensitivity = jnp.abs(c) * self.sensitivity
+        return _assemble(
+            jax.tree.map(lambda x: (c * x).astype(x.dtype), self.tree),
+            sensitivity,
+            self.denominator,
+            self.shares,
+            jnp.where(self.is_intact(), _check_leaf(sensitivity), jnp.nan),
+            self.groups,
+            self.lift,
+        )
+
+    __rmul__ = __mul__
+
+    def psum(self, axis_name: Any) -> "ClippedSum":
+        """Returns the sum over a mapped axis: the tree only (`lax.psum` would sum all fields)."""
+        return _assemble(
+            jax.lax.psum(self.tree, axis_name),
+            self.sensitivity,
+            self.denominator,
+            self.shares,
+            self.check,
+            self.groups,
+            self.lift,
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"ClippedSum(tree={self.tree!r}, sensitivity={self.sensitivity!r}, "
+            f"denominator={self.denominator!r})"
+        )
+
+    def tree_flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+        """Returns the children with their names, and the static rest."""
+        names = ("tree", "sensitivity", "denominator", "shares", "check")
+        children = [(jax.tree_util.GetAttrKey(n), getattr(self, n)) for n in names]
+        return children, (self.groups, self.lift)
+
+    @classmethod
+    def tree_unflatten(cls, static: tuple[Any, ...], children: Any) -> "ClippedSum":
+        """Returns the value with these children; jax calls this on tracers, so nothing is checked."""
+        return _assemble(*children, *static)
+
+
+def _assemble(
+    tree: Any,
+    sensitivity: Any,
+    denominator: Any,
+    shares: Any,
+    check: Any,
+    groups: Any,
+    lift: Any,
+) -> ClippedSum:
+    """Returns a ClippedSum with exactly these fields, unchecked."""
+    out = object.__new__(ClippedSum)
+    out.tree, out.sensitivity, out.denominator = tree, sensitivity, denominator
+    out.shares, out.check, out.groups, out.lift = shares, check, groups, lift
+    return out
+
+
+def _check_leaf(sensitivity: Any) -> jax.Array:
+    """Returns 2 / sensitivity.
+
+    No elementwise map but the identity keeps both s and 2 / s (a sign gives 1 and 1, a scale c
+    gives c s and 2 c / s); with 1 / s in its place the sign would.
+    """
+    return 2.0 / jnp.asarray(sensitivity, jnp.float32)
+
+
+def _check_leaves(tree: PyTree) -> None:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        dtype = getattr(leaf, "dtype", None)
+        if dtype not in (jnp.float32, jnp.float64):
+            raise TypeError(
+                f"the sum must be float32 or float64: leaf {jax.tree_util.keystr(path)} is "
+                f"{dtype if dtype is not None else type(leaf).__name__}. Sum in float32; the noise "
+                "step casts to the parameters' dtype last"
+            )
+
+
+def _check_groups(tree: PyTree, sensitivity: Any, shares: Any, groups: tuple[int, ...]) -> None:
+    leaves = len(jax.tree.leaves(tree))
+    count = 1 + max(groups, default=-1)
+    if len(groups) != leaves or set(groups) != set(range(count)):
+        raise ValueError(
+            f"groups must give each of the {leaves} leaves one of 0..G-1, got {groups}"
+        )
+    for name, value in (("sensitivity", sensitivity), ("shares", shares)):
+        if value is None:
+            continue
+        shape = jnp.shape(value)
+        if shape != (count,):
+            raise ValueError(f"{name} must have shape ({count},), one for each group, got {shape}")
+        if not is_traced(value):
+            for item in jnp.asarray(value).tolist():
+                check_real(name, item, low=_SENSITIVITY_RANGE[0], high=_SENSITIVITY_RANGE[1])
