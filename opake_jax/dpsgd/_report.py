@@ -16,19 +16,21 @@ def _rounded(value: float, digits: int, direction: str) -> str:
         return str(value)
     step = Decimal(1).scaleb(number.adjusted() - digits + 1)
     number = number.quantize(step, rounding=direction)
-    if -5 <= number.adjusted() < digits + 2:
-        return f"{number:f}"
-    mantissa, _, exponent = f"{number:.{digits - 1}E}".partition("E")
-    if "." in mantissa:
-        mantissa = mantissa.rstrip("0").rstrip(".")
-    return f"{mantissa}e{int(exponent)}"
+    if -3 <= number.adjusted() < digits + 2:
+        text, exponent = f"{number:f}", ""
+    else:
+        text, _, power = f"{number:.{digits - 1}E}".partition("E")
+        exponent = f"e{int(power)}"
+    if "." in text:
+        text = text.rstrip("0").rstrip(".")
+    return text + exponent
 
 
 def round_up(value: float, digits: int = 5) -> str:
     """Returns the number printed with so many significant digits, never below its value.
 
     >>> round_up(1.82823694), round_up(1e-5), round_up(float("inf"))
-    ('1.8283', '0.000010000', 'inf')
+    ('1.8283', '1.0001e-5', 'inf')
     """
     return _rounded(value, digits, ROUND_CEILING)
 
