@@ -78,7 +78,7 @@ def public_modules():
             yield importlib.import_module(info.name)
 
 
-@pytest.mark.parametrize("module", public_modules(), ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", list(public_modules()), ids=lambda m: m.__name__)
 def test_public_modules_list_their_names(module):
     names = module.__all__
     assert list(names) == sorted(names)
