@@ -337,8 +337,9 @@ class _Composed:
         target = delta - self.lost
         weight = np.exp(np.clip(self.reference - self.losses, -700, 700))
         A = np.cumsum(self.masses[::-1])[::-1]
-        B = np.cumsum((self.masses * weight)[::-1])[::-1]
-        values = A - B / weight  # delta at each lattice loss
+        with np.errstate(over="ignore", invalid="ignore"):  # far below the query only
+            B = np.cumsum((self.masses * weight)[::-1])[::-1]
+            values = A - B / weight  # delta at each lattice loss
         reached = np.flatnonzero(values >= target)
         if len(reached) == 0:
             return max(0.0, float(self.losses[0]))
@@ -399,8 +400,8 @@ def _compose(
     begin = math.floor((mean - down) / h)
     order = (np.arange(size) + begin - first) % size
     losses = h * (begin + np.arange(size))
-    with np.errstate(over="ignore"):
-        masses = y[order] * np.exp(np.clip(log_scale - tilt * losses, -745, 700))
+    # Far below the query the tilt undone magnifies rounding: a mass is at most 1.
+    masses = np.minimum(y[order] * np.exp(np.clip(log_scale - tilt * losses, -745, 700)), 1.0)
     lost = -math.expm1(sum(T * math.log1p(-m.lost) for m, T in parts))
     return _Composed(losses, masses, lost, mean)
 
