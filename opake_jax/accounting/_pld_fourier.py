@@ -1,0 +1,334 @@
+"""What does the composition cost? Certified inversion of the characteristic function.
+
+Let L be the sum of all losses under P (a measure of total mass at most 1), K(s) = log E e^(sL), and s = lam + i w
+with lam > 0. Since the transform of e^(-lam u) (1 - e^-u)_+ is 1/(s(s+1)),
+
+    delta(eps) = E (1 - e^(eps-L))_+ = e^(K(lam) - lam eps) I,
+    I = (1/2 pi) integral of phi(w) e^(-i w eps)/(s(s+1)) dw,   phi(w) = e^(K(s) - K(lam)).
+
+phi is the characteristic function of the tilted law; for one step it is a non-uniform FFT, for all of them a
+product of powers. What is computed is the sum over w_k = 2 pi k/W, |k| < N, of N frequencies, and these are the
+errors, each added outward (row 0 is the upper bound, row 1 the lower):
+
+Band limit. Both rows are composed with a Gaussian mechanism of mu^2 = a, which multiplies phi by e^(-a w^2/2 +
+...) and makes what lies beyond Omega = w_{N-1} small. Above: releasing more costs more, delta <= delta_a. Below:
+delta >= delta_a - kappa d(delta_a)/da, kappa = 2 sqrt(2 pi a) e^(a/8) erf(sqrt(a/8)). Proof: for one loss l and
+x = eps - l, f_s(x) = delta of the Gaussian mechanism of mu^2 = s obeys d f_s/ds = (8 pi s)^(-1/2) exp(-s/8 + x/2 -
+x^2/(2s)). Hence (f_a - f_0)/(d f_a/da) = integral_0^a sqrt(a/s) exp((a-s)/8 - (x^2/2)(1/s - 1/a)) ds, which falls
+with |x| and is kappa at x = 0; f_a(0) - f_0(0) = erf(sqrt(a/8)). Take the mean over l. In the integrand d/da
+is a factor s(s+1)/2.
+
+Truncation. |phi| <= 1 and |s(s+1)| >= w^2, so that the frequencies from N on add at most (1/pi) integral over w >
+Omega of e^(-a w^2/2) (1/w^2 + kappa/2) <= e^(-z^2/2)/(pi Omega) (1/z^2 + kappa/(2a)), z^2 = a Omega^2.
+
+Periodisation. By Poisson's formula the full sum is sum_m E g(L - eps + mW), g(u) = e^(-lam u) (1 - e^-u)_+ under the
+tilted law: the terms m != 0 are >= 0, free above. Below they are subtracted: with B = 1/(1+lam) + r, r = e^(-lam
+W)/(1 - e^(-lam W)), they are at most B (P(L > eps+W) + P(L < eps-W+c)) + e^(-lam c)/(1 - e^(-lam W)) for every c,
+because g <= 1/(1+lam) and g(u) <= e^(-lam u). Both probabilities by Chernoff on the *full* lower atoms
+(coarse ones understate tails) with the Gaussian included. (The periodised kappa term, a density, is
+over-counted, which only lowers.)
+
+Rounding. One step's computed phi is off by at most e_k = NUFFT_ERROR + (rounding of the weights) + (rounding of the
+positions) w_k; with m = |computed| + e_k >= |phi|, the T-th power m^T e^(iT arg) is off by at most T m^(T-1) 2 e_k.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from opake_jax._numerics import NUFFT_ERROR, logsumexp, nufft
+from opake_jax.accounting._pairs import ULP
+from opake_jax.accounting._pld_tilt import (
+    Contour,
+    Query,
+    Steps,
+    choose_contour,
+    log_peak,
+    renyi_epsilon,
+)
+
+__all__ = ["Bounds", "answer", "log_delta_at"]
+
+_BAND = 1e-6  # relative budget of delta for what lies beyond the band limit
+_ROOT_STEPS = (
+    8  # Newton's steps: 6 suffice from the saddle point; every step's bracket is certified
+)
+_AIM = 1e-10  # the root is sought this far (in log delta) on the safe side, so that it ends there
+_SIDE = (1.0, -1.0)
+
+
+class Bounds(NamedTuple):
+    """Answer of one pair: `lower` and `upper` bound epsilon (where solved) or log delta.
+
+    `size` is what `Query.size` should have been.
+    """
+
+    lower: jax.Array
+    upper: jax.Array
+    size: jax.Array
+
+
+class _Spectrum(NamedTuple):
+    """The integrand about the centre, [2, 2, N/64, 64] (row, re/im, k // 64, k % 64), and its errors, [2]."""
+
+    log_front: jax.Array
+    integrand: jax.Array
+    frequency: jax.Array
+    error: jax.Array
+    error_slope: jax.Array
+    shift: jax.Array
+    log_error: jax.Array
+    smoothing: jax.Array
+
+
+def _log_moment(steps: Steps, row: int, tilt: Any, side: float) -> jax.Array:
+    """Returns sum_r T_r log E e^(tilt l_r) of a row, rounded to one side."""
+    mass, shift = steps.log_mass[:, row], tilt * steps.loss[:, row]
+    size = jnp.where(mass > -jnp.inf, jnp.abs(mass), 0.0) + jnp.abs(shift)
+    each = logsumexp(mass + shift + side * ULP * (8 + 2 * size))
+    return steps.counts @ each + side * 8 * ULP * (steps.counts @ jnp.abs(each))
+
+
+def _rounding_of_weights(steps: Steps, tilt: Any, weights: jax.Array) -> jax.Array:
+    """Returns the summed absolute error of the tilted weights: [R, 2]."""
+    size = jnp.where(weights > 0, jnp.abs(steps.log_mass), 0.0) + 2 * jnp.abs(tilt * steps.loss)
+    return ULP * (4 + (weights * (4 + 2 * size)).sum(2))
+
+
+def _spectrum(steps: Steps, contour: Contour, frequencies: int) -> _Spectrum:
+    tilt, window, counts = contour.tilt, contour.window, steps.counts
+    kinds, _, count = steps.loss.shape
+    log_moment = logsumexp(steps.log_mass + tilt * steps.loss)
+    weights = jnp.exp(steps.log_mass + tilt * steps.loss - log_moment[:, :, None])
+    mean = (weights * steps.loss).sum(2)
+    away = steps.loss - mean[:, :, None]
+    deviation = (weights * jnp.abs(away)).sum(2)
+    real, imag = nufft(
+        weights.reshape(2 * kinds, count), (away / window).reshape(2 * kinds, count), frequencies
+    )
+    w = (2 * jnp.pi / window) * jnp.arange(frequencies)
+    last = w[-1]
+    real, imag = real.reshape(kinds, 2, -1), imag.reshape(kinds, 2, -1)
+    weight_error = _rounding_of_weights(steps, tilt, weights)
+    step_error = (NUFFT_ERROR + weight_error)[:, :, None] + 4 * ULP * deviation[:, :, None] * w
+    modulus = jnp.sqrt(real * real + imag * imag) + step_error
+
+    z2 = jnp.clip(-2 * jnp.log(_BAND * contour.size * jnp.pi * last), 9.0, 60.0)
+    a = z2 / (last * last)
+    kappa = 2 * jnp.sqrt(2 * jnp.pi * a) * jnp.exp(a / 8) * jax.lax.erf(jnp.sqrt(a / 8))
+    power = jnp.einsum("r,rck->ck", counts, jnp.log(modulus)) - 0.5 * a * w * w
+    centre = counts @ mean + 0.5 * a * (1 + 2 * tilt)
+    phase = jnp.einsum("r,rck->ck", counts, jnp.arctan2(imag, real))
+    phase = phase + w * (centre - contour.centre)[:, None]
+    density = jnp.exp(power).at[:, 1:].multiply(2.0) / window
+    real, imag = density * jnp.cos(phase), density * jnp.sin(phase)
+    # 1/(s(s+1)), s(s+1) = tilt (tilt + 1) - w^2 + i w (2 tilt + 1); row 1 less kappa/2.
+    down_real, down_imag = tilt * (tilt + 1) - w * w, w * (2 * tilt + 1)
+    norm = down_real * down_real + down_imag * down_imag
+    kernel_real = down_real / norm
+    kernel_real = jnp.stack([kernel_real, kernel_real - kappa / 2])
+    kernel_imag = -down_imag / norm
+    integrand = jnp.stack(
+        [real * kernel_real - imag * kernel_imag, real * kernel_imag + imag * kernel_real], 1
+    )
+    size = density * jnp.sqrt(kernel_real**2 + kernel_imag**2)
+    relative = jnp.einsum("r,rck->ck", counts, 2 * step_error / modulus)
+    grown = jnp.exp(jnp.minimum(counts @ weight_error, 50.0))
+    truncation = (
+        grown
+        * jnp.exp(-z2 / 2)
+        / (jnp.pi * last)
+        * (1 / z2 + jnp.array([0.0, 1.0]) * kappa / (2 * a))
+    )
+    front = counts @ log_moment
+    return _Spectrum(
+        log_front=front + 0.5 * a * tilt * (1 + tilt),
+        integrand=integrand.reshape(2, 2, frequencies // 64, 64),
+        frequency=w,
+        error=truncation + (size * (relative + 16 * ULP)).sum(1),
+        error_slope=8 * ULP * (size * w).sum(1),
+        shift=8 * ULP * (counts @ jnp.abs(mean) + jnp.abs(contour.centre)),
+        log_error=8 * ULP * (1 + counts @ jnp.abs(log_moment) + tilt * jnp.abs(contour.centre)),
+        smoothing=a,
+    )
+
+
+def _integral(offset: jax.Array, spectrum: _Spectrum) -> tuple[jax.Array, jax.Array]:
+    """Returns I and dI/d eps for both rows at eps = centre + offset, offset of shape [2].
+
+    e^(-i w offset) is an outer product of 64 and N/64 values: two matrix products instead of N cosines.
+    """
+    outer = spectrum.integrand.shape[2]
+    step = spectrum.frequency[1]
+    inner_index, outer_index = jnp.arange(64.0), 64 * jnp.arange(outer * 1.0)
+    inner_angle = offset[:, None] * (step * inner_index)
+    outer_angle = offset[:, None] * (step * outer_index)
+    c, s = jnp.cos(inner_angle), jnp.sin(inner_angle)
+    basis = jnp.stack([c, s, inner_index * c, inner_index * s], -1)
+    sums = jnp.einsum("rabk,rkv->rabv", spectrum.integrand, basis, precision="highest")
+    re, im = sums[:, 0], sums[:, 1]
+    sum_re, sum_im = re[..., 0] + im[..., 1], im[..., 0] - re[..., 1]
+    slope_im = im[..., 2] - re[..., 3]
+    slope_re = re[..., 2] + im[..., 3]
+    c, s = jnp.cos(outer_angle), jnp.sin(outer_angle)
+    value = sum_re * c + sum_im * s
+    # d/d offset of Re(C e^(-i w offset)) = w Im(C e^(-i w offset))
+    value_im = sum_im * c - sum_re * s
+    inner_im = slope_im * c - slope_re * s
+    return value.sum(1), step * (outer_index * value_im + inner_im).sum(1)
+
+
+class _Tails(NamedTuple):
+    """log P(L > y) <= log_right - right y, log P(L < y) <= log_left + left y; tilted lower law."""
+
+    log_right: jax.Array
+    log_left: jax.Array
+
+
+def _chernoff(steps: Steps, contour: Contour, a: jax.Array) -> _Tails:
+    def moment(tilt: Any, side: float) -> Any:
+        return _log_moment(steps, 1, tilt, side) + 0.5 * a * tilt * (1 + tilt)
+
+    tilt = contour.tilt
+    middle = moment(tilt, -1.0)
+    return _Tails(
+        moment(tilt + contour.right, 1.0) - middle, moment(tilt - contour.left, 1.0) - middle
+    )
+
+
+def _alias(epsilon: jax.Array, contour: Contour, tails: _Tails) -> jax.Array:
+    """Returns the bound on the periodisation terms of the lower row."""
+    tilt, window = contour.tilt, contour.window
+    # c: where Chernoff's bound on the left tail has fallen to the contour's budget.
+    budget = jnp.log(1e-6 * contour.size)
+    left_end = (budget - tails.log_left) / contour.left
+    c = jnp.maximum(window - jnp.maximum(epsilon - left_end, 0.0), 0.0)
+    left = jnp.exp(jnp.minimum(tails.log_left + contour.left * (epsilon - window + c), 0.0))
+    right = jnp.exp(jnp.minimum(tails.log_right - contour.right * (epsilon + window), 0.0))
+    wrapped = -jnp.expm1(-tilt * window)
+    most = 1 / (1 + tilt) + jnp.exp(-tilt * window) / wrapped
+    return most * (left + right) + jnp.exp(-tilt * c) / wrapped
+
+
+def _evaluate(
+    offset: jax.Array, contour: Contour, spectrum: _Spectrum, tails: _Tails
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Returns, per row at centre + offset: log of the bound on delta, its slope, whether it holds."""
+    value, slope = _integral(offset, spectrum)
+    alias = _alias(contour.centre + offset[1], contour, tails)
+    side = jnp.array(_SIDE)
+    error = spectrum.error + spectrum.error_slope * jnp.abs(offset)
+    value = value + side * error - jnp.array([0.0, 1.0]) * alias
+    holds = value > 1e-12 * contour.size
+    safe = jnp.where(holds, value, contour.size)
+    log_delta = (
+        spectrum.log_front
+        - contour.tilt * (contour.centre + offset)
+        + jnp.log(safe)
+        + side * spectrum.log_error
+    )
+    return log_delta, -contour.tilt + slope / safe, holds & jnp.isfinite(log_delta)
+
+
+def log_infinite_delta(steps: Steps) -> jax.Array:
+    """Returns the log of 1 - prod_r (1 - m_r)^T_r: the delta of infinite losses, rounded up."""
+    missing = jnp.exp(jnp.minimum(steps.log_infinity, 0.0))
+    total = steps.counts @ jnp.log1p(-missing)
+    small = logsumexp(
+        steps.log_infinity + jnp.log(steps.counts)
+    )  # T m bounds it, and cannot underflow
+    exact = jnp.log(-jnp.expm1(jnp.where(small > -30.0, total, -1.0)))
+    return jnp.where(small > -30.0, exact, small) + 16 * ULP
+
+
+def _largest_epsilon(steps: Steps) -> jax.Array:
+    """Returns an epsilon at which delta is that of the infinite losses alone."""
+    there = steps.log_mass[:, 0] > -jnp.inf
+    top = jnp.max(jnp.where(there, steps.loss[:, 0], -jnp.inf), 1)
+    total = steps.counts @ jnp.where(jnp.isnan(top), jnp.inf, top)
+    return total + 8 * ULP * jnp.abs(total)
+
+
+def answer(steps: Steps, query: Query, frequencies: int) -> Bounds:
+    """Returns certified bounds for one pair: epsilon at `log_delta`, or log delta at `epsilon`.
+
+    Whatever fails its check becomes the trivially valid side: 0 (or -inf) below; above, Chernoff's bound.
+    """
+    contour = choose_contour(steps, query)
+    spectrum = _spectrum(steps, contour, frequencies)
+    tails = _chernoff(steps, contour, spectrum.smoothing)
+    infinite = log_infinite_delta(steps)
+    tilt = contour.tilt
+    moment = _log_moment(steps, 0, tilt, 1.0)
+
+    # epsilon: the finite part of delta may be as large as delta less the infinite part.
+    share = jnp.exp(jnp.minimum(infinite - query.log_delta, 0.0))
+    room = query.log_delta + jnp.log1p(-share)
+    goal = jnp.stack([room, query.log_delta])
+    aim = goal - _AIM * jnp.array(_SIDE)
+    within = contour.spread * 1e6
+
+    def step(_: Any, state: Any) -> Any:
+        x, low, high = state
+        value, slope, holds = _evaluate(x, contour, spectrum, tails)
+        # low: the largest offset where the bound is certainly above its goal; high: below. Row 0 needs the
+        # latter, row 1 the former, to be certain.
+        below = holds & (value <= goal)
+        above = holds & (value >= goal)
+        low = jnp.where(above, jnp.maximum(low, x), low)
+        high = jnp.where(below, jnp.minimum(high, x), high)
+        newton = x - (value - aim) / jnp.where(slope < 0, slope, -tilt)
+        inside = holds & (slope < 0) & (newton >= low) & (newton <= high)
+        middle = jnp.where(
+            jnp.isfinite(low + high),
+            (low + high) / 2,
+            jnp.where(above, x + contour.spread, x - contour.spread),
+        )
+        following = jnp.clip(jnp.where(inside, newton, middle), -within, within)
+        return following, low, high
+
+    # delta at a fixed epsilon: the rounding of the centre is taken off beforehand.
+    start = jnp.where(query.solve, jnp.zeros(2), -spectrum.shift * jnp.array(_SIDE))
+    rounds = jnp.where(query.solve, _ROOT_STEPS, 0)
+    unknown = jnp.full(2, jnp.inf)
+    x, low, high = jax.lax.fori_loop(0, rounds, step, (start, -unknown, unknown))
+    value, _, holds = _evaluate(x, contour, spectrum, tails)
+    high0 = jnp.where(holds[0] & (value[0] <= goal[0]), jnp.minimum(high[0], x[0]), high[0])
+    low1 = jnp.where(holds[1] & (value[1] >= goal[1]), jnp.maximum(low[1], x[1]), low[1])
+    most = _largest_epsilon(steps)
+    upper = jnp.nanmin(
+        jnp.stack(
+            [
+                _rounded_up(contour.centre + high0 + spectrum.shift[0]),
+                _rounded_up(renyi_epsilon(tilt, moment, room)),
+                most,
+            ]
+        )
+    )
+    upper = jnp.where(
+        infinite < query.log_delta, upper, jnp.where(infinite == query.log_delta, most, jnp.inf)
+    )
+    lower = contour.centre + low1 - spectrum.shift[1]
+    lower = jnp.where(lower > 0, lower * (1 - 4 * ULP), 0.0)
+
+    # delta at epsilon
+    chernoff = moment - tilt * query.epsilon + log_peak(tilt)
+    chernoff = chernoff + ULP * 16 * (jnp.abs(moment) + tilt * jnp.abs(query.epsilon))
+    found = jnp.where(holds, value, jnp.array([jnp.inf, -jnp.inf]))
+    finite_part = jnp.nanmin(jnp.stack([found[0], chernoff, jnp.zeros(())]))
+    finite_part = jnp.where(query.epsilon >= most, -jnp.inf, finite_part)
+    upper_delta = jnp.minimum(jnp.logaddexp(finite_part, infinite) + 8 * ULP, 0.0)
+
+    size = jnp.exp(value[0] - spectrum.log_front[0] + tilt * (contour.centre + x[0])) / contour.size
+    return Bounds(
+        lower=jnp.where(query.solve, jnp.where(jnp.isnan(lower), 0.0, lower), found[1]),
+        upper=jnp.where(
+            query.solve, jnp.maximum(jnp.where(jnp.isnan(upper), jnp.inf, upper), 0.0), upper_delta
+        ),
+        size=size * query.size,
+    )
+
+
+def _rounded_up(value: jax.Array) -> jax.Array:
+    return value + 4 * ULP * jnp.abs(value)

@@ -1,0 +1,169 @@
+"""Which contour serves a query? Tilt, window and centre, chosen on a coarse step.
+
+Nothing here needs to be right: whatever is chosen, the bounds of `_pld_fourier` hold. A poor choice only
+makes them wide.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+__all__ = ["Contour", "Query", "Steps", "choose_contour"]
+
+_COARSE = 256
+# Relative budgets of delta: cells of periodisation. The window grows with the log of it only.
+_ALIAS = 1e-6
+
+
+class Steps(NamedTuple):
+    """What is composed: R kinds of step, each `counts[r]` times.
+
+    log_mass, loss: [R, 2, M]; log_infinity, counts: [R]. See `_pairs.Atoms`.
+    """
+
+    log_mass: jax.Array
+    loss: jax.Array
+    log_infinity: jax.Array
+    counts: jax.Array
+
+
+class Query(NamedTuple):
+    """What is asked: the epsilon at `log_delta` where `solve`, else delta at `epsilon`.
+
+    `size` multiplies the expected size of the inversion integral (1 at first; what the first pass found, at the
+    second).
+    """
+
+    log_delta: Any
+    epsilon: Any
+    solve: Any
+    size: Any
+
+
+class Contour(NamedTuple):
+    """The line Re s = tilt, cut into 2 pi / window: see `_pld_fourier`."""
+
+    tilt: jax.Array
+    spread: jax.Array  # standard deviation of the tilted loss
+    window: jax.Array
+    centre: jax.Array  # the epsilon about which the integrand is expanded
+    size: jax.Array  # expected value of the integral
+    right: jax.Array  # extra tilts for Chernoff bounds of both tails
+    left: jax.Array
+
+
+def _coarse(steps: Steps) -> tuple[jax.Array, jax.Array]:
+    """Returns the lower atoms gathered into groups: log mass and loss, [R, groups]."""
+    kinds, _, count = steps.loss.shape
+    groups = min(_COARSE, count)
+    each = count // groups
+    mass = steps.log_mass[:, 1, : groups * each].reshape(kinds, groups, each)
+    loss = steps.loss[:, 1, : groups * each].reshape(kinds, groups, each)
+    top = jnp.max(mass, 2, keepdims=True)
+    top = jnp.where(jnp.isfinite(top), top, 0.0)
+    weight = jnp.exp(mass - top)
+    total = weight.sum(2)
+    mean = (weight * loss).sum(2) / jnp.where(total > 0, total, 1.0)
+    return jnp.log(total) + top[:, :, 0], mean
+
+
+def _cumulants(tilts: jax.Array, mass: jax.Array, loss: jax.Array, counts: jax.Array) -> Any:
+    """Returns K, K', K'' of the composed loss, log E e^(tilt L), at each tilt."""
+    v = mass + tilts[:, None, None] * loss
+    top = v.max(2, keepdims=True)
+    e = jnp.exp(v - top)
+    z = e.sum(2)
+    mean = (e * loss).sum(2) / z
+    variance = jnp.maximum((e * loss * loss).sum(2) / z - mean * mean, 0.0)
+    value = top[:, :, 0] + jnp.log(z)
+    return value @ counts, mean @ counts, variance @ counts
+
+
+def renyi_epsilon(tilt: Any, cumulant: Any, log_delta: Any) -> Any:
+    """Returns the epsilon at which Chernoff's bound on delta meets log_delta.
+
+    (1 - e^-u)_+ <= e^(tilt u) (tilt/(1+tilt))^tilt/(1+tilt), hence delta(epsilon) <= that constant times
+    e^(K(tilt) - tilt epsilon): the conversion of Canonne, Kamath, Steinke 2020, arXiv:2004.00010.
+    """
+    return (cumulant + log_peak(tilt) - log_delta) / tilt
+
+
+def log_peak(tilt: Any) -> Any:
+    """Returns log of the maximum over u of e^(-tilt u) (1 - e^-u)_+."""
+    return -tilt * jnp.log1p(1 / tilt) - jnp.log1p(tilt)
+
+
+def choose_contour(steps: Steps, query: Query) -> Contour:
+    """Returns the contour for a query.
+
+    The tilt is the *last* of a grid at which the tilted mean still lies left of the epsilon that the saddle point
+    (or Chernoff) gives: where sigma is small or q tiny, the best Renyi order lies beyond a phase transition.
+    tilt * spread >= 1, so that e^(-tilt u) is gone within the window.
+    """
+    mass, loss = _coarse(steps)
+    counts = steps.counts
+    log_delta, solve = query.log_delta, query.solve
+
+    def cumulants(tilts: jax.Array) -> Any:
+        return _cumulants(tilts, mass, loss, counts)
+
+    p = jnp.exp(mass)
+    mean = (p * loss).sum(1)
+    spread0 = jnp.sqrt(
+        ((p * (loss - mean[:, None]) ** 2).sum(1) @ counts)
+        + (1e-5 * ((p * jnp.abs(loss)).sum(1) @ counts)) ** 2
+    )
+
+    def pick(tilts: jax.Array) -> tuple[Any, Any]:
+        value, mean, variance = cumulants(tilts)
+        saddle = (
+            value
+            - log_delta
+            - 0.5 * jnp.log(2 * jnp.pi * variance + 1e-300)
+            - jnp.log(tilts * (1 + tilts))
+        ) / tilts
+        goal = jnp.minimum(renyi_epsilon(tilts, value, log_delta), saddle)
+        goal = jnp.where(solve, goal, query.epsilon)
+        good = jnp.cumprod((mean <= goal) | (tilts * tilts * variance < 1.0))
+        index = jnp.clip(good.sum().astype(jnp.int32) - 1, 0, tilts.shape[0] - 2)
+        return index, (value, mean, goal)
+
+    grid = jnp.asarray(np.geomspace(0.003, 3e3, 64)) / spread0
+    index, _ = pick(grid)
+    fine = grid[index] * (grid[index + 1] / grid[index]) ** jnp.linspace(0.0, 1.0, 16)
+    index, (values, means, goals) = pick(fine)
+    tilt, value, middle, goal = fine[index], values[index], means[index], goals[index]
+    w = jnp.exp(mass + tilt * loss - _cumulants_each(tilt, mass, loss))
+    centre_each = (w * loss).sum(1, keepdims=True)
+    spread = jnp.sqrt((w * (loss - centre_each) ** 2).sum(1) @ counts)
+    spread = jnp.maximum(spread, 1e-6 * spread0)
+    size = 1 / (math.sqrt(2 * math.pi) * spread * tilt * (1 + tilt))
+    size = jnp.minimum(size, 0.3 / (1 + tilt))
+    # A heavy one-step tail: the answer lies between two humps of the tilted sum.
+    size = size * jnp.minimum(1.0, (6 / (tilt * spread)) ** 3) * query.size
+    log_alias = jnp.log(_ALIAS * size)
+    solved = jnp.clip((value - log_delta + jnp.log(size)) / tilt, middle - spread, goal)
+    centre = jnp.where(solve, solved, query.epsilon)
+    extra = jnp.asarray(np.geomspace(0.5, 60.0, 20)) / spread
+    both, _, _ = cumulants(jnp.concatenate([tilt + extra, tilt - extra]))
+    ends_right = (both[:20] - value - log_alias) / extra
+    ends_left = -(both[20:] - value - log_alias) / extra
+    reach = jnp.maximum(ends_right.min() - centre, centre - ends_left.max() - log_alias / tilt)
+    return Contour(
+        tilt,
+        spread,
+        1.03 * reach,
+        centre,
+        size,
+        extra[ends_right.argmin()],
+        extra[ends_left.argmax()],
+    )
+
+
+def _cumulants_each(tilt: jax.Array, mass: jax.Array, loss: jax.Array) -> jax.Array:
+    v = mass + tilt * loss
+    top = v.max(1, keepdims=True)
+    return top + jnp.log(jnp.exp(v - top).sum(1, keepdims=True))
