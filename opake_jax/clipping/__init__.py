@@ -1,0 +1,10 @@
+"""What is the bounded sum?
+
+`clipped_grad` turns a loss of one example into a function that returns the sum of clipped per-example gradients, as a
+`ClippedSum` that carries its sensitivity to the noise.
+"""
+
+from opake_jax.clipping._clipped_grad import PrivateAux, auto_clipped_grad, clipped_grad
+from opake_jax.clipping._vmap import Vmap
+
+__all__ = ["PrivateAux", "Vmap", "auto_clipped_grad", "clipped_grad"]

@@ -1,0 +1,37 @@
+"""Where do the rows of this batch lie?
+
+Inside `shard_map` a parameter that is the same on all devices has its gradient summed over the devices *before* it could be
+clipped (jax#36886): each "per-example" gradient then mixes examples. Marked as varying, each device keeps the gradients of
+its own rows. With `check_vma=False` jax sums nothing by itself, and nothing is marked.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from opake_jax.types import PyTree
+
+__all__ = ["row_index", "vary", "varying_axes"]
+
+
+def varying_axes(tree: PyTree) -> tuple[Any, ...]:
+    """Returns the mesh axes of the enclosing shard_map over which any leaf varies."""
+    return tuple(sorted({axis for leaf in jax.tree.leaves(tree) for axis in _varying(leaf)}))
+
+
+def vary(x: jax.Array, axes: tuple[Any, ...]) -> jax.Array:
+    """Returns `x`, marked as varying over these axes."""
+    missing = tuple(a for a in axes if a not in _varying(x))
+    return lax.pcast(x, missing, to="varying") if missing else x
+
+
+def row_index(rows: int, axes: tuple[Any, ...]) -> jax.Array:
+    """Returns (rows,) uint32: the index of each local row in the whole batch, whose parts lie along these axes."""
+    index = jnp.arange(rows, dtype=jnp.uint32)
+    return index + jnp.uint32(rows) * lax.axis_index(axes).astype(jnp.uint32) if axes else index
+
+
+def _varying(x: Any) -> frozenset[Any]:
+    return jax.typeof(x).manual_axis_type.varying
