@@ -5,7 +5,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 __all__ = ["round_down", "round_up"]
 
 
-def _rounded(value: float, digits: int, direction: str) -> str:
+def _rounded(value: float | Decimal, digits: int, direction: str) -> str:
     number = Decimal(value)  # exact
     if not number.is_finite() or number == 0:
         return str(value)
@@ -21,7 +21,7 @@ def _rounded(value: float, digits: int, direction: str) -> str:
     return text + exponent
 
 
-def round_up(value: float, digits: int = 5) -> str:
+def round_up(value: float | Decimal, digits: int = 5) -> str:
     """Returns the number printed with so many significant digits, never below its value.
 
     >>> round_up(1.82823694), round_up(1e-5), round_up(float("inf"))
@@ -30,7 +30,7 @@ def round_up(value: float, digits: int = 5) -> str:
     return _rounded(value, digits, ROUND_CEILING)
 
 
-def round_down(value: float, digits: int = 5) -> str:
+def round_down(value: float | Decimal, digits: int = 5) -> str:
     """Returns the number printed with so many significant digits, never above its value.
 
     >>> round_down(0.81359999)

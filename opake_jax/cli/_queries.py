@@ -1,0 +1,228 @@
+"""The commands that ask the accountant: epsilon, delta, calibrate, curve, compare."""
+
+import argparse
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+from opake_jax._numerics.rounding import round_down, round_up
+from opake_jax.cli import _setting as given
+from opake_jax.cli._answer import Answer, as_number, shortest, table
+from opake_jax.cli._setting import PARAMETERS, Setting
+
+__all__ = ["calibrate", "compare", "curve", "delta", "epsilon"]
+
+
+def epsilon(args: argparse.Namespace) -> Answer:
+    """Returns epsilon at delta."""
+    return _query(
+        args,
+        ("epsilon", "delta"),
+        lambda process, at: process.epsilon_bounds(at),
+        lambda process, at: process.epsilon_at(at),
+    )
+
+
+def delta(args: argparse.Namespace) -> Answer:
+    """Returns delta at epsilon."""
+    return _query(
+        args,
+        ("delta", "epsilon"),
+        lambda process, at: process.delta_bounds(at),
+        lambda process, at: process.delta_at(at),
+    )
+
+
+def _query(
+    args: argparse.Namespace,
+    names: tuple[str, str],
+    bounds: Callable[[Any, Any], Any],
+    upper_bound: Callable[[Any, Any], Any],
+) -> Answer:
+    """Returns one bracket, or a table computed in one vmapped call where a range was given."""
+    asked, at = names
+    given.need(args, "noise_multiplier", at)
+    setting = given.setting(args)
+    rows = given.grid(args, (*PARAMETERS, at))
+    head = {"mechanism": str(setting), "relation": setting.relation}
+    if len(rows) > 1:
+        for row, answer in zip(rows, _vmapped(setting, rows, at, upper_bound), strict=True):
+            row[asked] = answer
+        hidden = {asked} if setting.sampling != "none" else {asked, "sample_rate"}
+        shown = [
+            {k: shortest(v) for k, v in row.items() if k not in hidden}
+            | {f"{asked} <=": round_up(row[asked])}
+            for row in rows
+        ]
+        return Answer({**head, "rows": rows}, f"{setting}; {setting.relation}\n{table(shown)}")
+    (row,) = rows
+    lower, upper, tight = bounds(_process(setting, row), row[at])
+    data = {**head, **row, asked: upper, f"{asked}_lower": lower, "pair_is_tight": tight}
+    text = [
+        f"{asked} <= {round_up(upper)} at {at} = {shortest(row[at])}",
+        f"  bracket    [{round_down(lower, 7)}, {round_up(upper, 7)}] (the dominating pair is "
+        f"{'exact' if tight else 'an upper bound'} for this mechanism)",
+        f"  mechanism  {setting}: {given.show(row)}",
+        f"  relation   {setting.relation}",
+    ]
+    return Answer(data, "\n".join(text))
+
+
+def _process(setting: Setting, row: dict[str, Any]) -> Any:
+    return setting.process(*(row[name] for name in PARAMETERS))
+
+
+def _vmapped(
+    setting: Setting,
+    rows: list[dict[str, Any]],
+    at: str,
+    upper_bound: Callable[[Any, Any], Any],
+) -> list[float]:
+    """Returns one upper bound for each row, from one compiled call."""
+    import jax
+    import numpy as np
+
+    from opake_jax import accounting
+
+    for row in rows:  # traced numbers cannot raise, so each is looked at first
+        _process(setting, row)
+        upper_bound(accounting.identity(), row[at])
+    columns = [np.array([row[name] for row in rows], np.float64) for name in (*PARAMETERS, at)]
+
+    def one(noise_multiplier: Any, sample_rate: Any, steps: Any, query: Any) -> Any:
+        return upper_bound(setting.process(noise_multiplier, sample_rate, steps), query)
+
+    with jax.enable_x64(True):  # in float32 a rate of 0.01 is less than 0.01
+        return [float(answer) for answer in jax.jit(jax.vmap(one))(*columns)]
+
+
+def calibrate(args: argparse.Namespace) -> Answer:
+    """Returns the least noise multiplier, or the most steps, that keep a budget."""
+    from opake_jax import accounting
+
+    budget, target = _budget(args)
+    setting = given.setting(args)
+    if (args.steps is None) == (args.noise_multiplier is None):
+        raise ValueError(
+            "give --steps (and the least noise multiplier is found) or --noise-multiplier (and the "
+            "most steps are found)"
+        )
+    wanted = "steps" if args.steps is None else "noise_multiplier"
+    rows = given.grid(args, tuple(name for name in PARAMETERS if name != wanted))
+    for row in rows:
+
+        def make(value: Any, row: dict[str, Any] = row) -> Any:
+            return _process(setting, {**row, wanted: value})
+
+        # `calibrate` widens either bracket by itself; integer ends ask for an integer.
+        low, high = (1, 1000) if wanted == "steps" else (0.1, 20.0)
+        found = accounting.calibrate(budget, make, low, high)
+        row[wanted], row["achieved"] = as_number(found.param), float(found.achieved)
+    # More noise and fewer steps are the private side; what is achieved is a cost, or an attack's error.
+    outward = round_down if {"beta", "risk"} & set(target) else round_up
+    hidden = (
+        {wanted, "achieved"} if setting.sampling != "none" else {wanted, "achieved", "sample_rate"}
+    )
+    shown = [
+        {k: shortest(v) for k, v in row.items() if k not in hidden}
+        | {wanted: str(row[wanted]) if wanted == "steps" else round_up(row[wanted], 6)}
+        | {"achieved": outward(row["achieved"])}
+        for row in rows
+    ]
+    asked = ", ".join(f"{name} {shortest(value)}" for name, value in target.items())
+    return Answer(
+        {"budget": target, "mechanism": str(setting), "relation": setting.relation, "rows": rows},
+        f"budget: {asked}; {setting}; {setting.relation}\n{table(shown)}",
+    )
+
+
+def _budget(args: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
+    """Returns the one budget that was given, and its numbers by name."""
+    from opake_jax import accounting
+
+    makers: dict[tuple[str, ...], Callable[..., Any]] = {
+        ("epsilon", "delta"): accounting.epsilon_budget,
+        ("advantage",): accounting.advantage_budget,
+        ("beta", "alpha"): accounting.beta_budget,
+        ("risk", "prior"): accounting.risk_budget,
+    }
+    named = [names for names in makers if any(getattr(args, n) is not None for n in names)]
+    if len(named) != 1:
+        raise ValueError(
+            "give one budget: --epsilon with --delta, --advantage, --beta with --alpha, or --risk "
+            "with --prior"
+        )
+    given.need(args, *named[0])
+    target = {name: given.one(args, name) for name in named[0]}
+    return makers[named[0]](**target), target
+
+
+def curve(args: argparse.Namespace) -> Answer:
+    """Returns the trade-off between an attack's errors, and draws it on request."""
+    setting, row, process = _single(args)
+    advantage = float(process.advantage())
+    rows = [
+        {"alpha": alpha, "beta": float(process.beta_at(alpha))}
+        for alpha in given.numbers(args.alpha, "alpha")
+    ]
+    saved = ""
+    if args.save is not None:
+        from opake_jax import plotting
+
+        plotting.trade_off(process).savefig(args.save)
+        saved = f"\nsaved {args.save}"
+    shown = [
+        {
+            "false positives": shortest(found["alpha"]),
+            "false negatives >=": round_down(found["beta"]),
+            "true positives <=": round_up(1 - Decimal(found["beta"])),
+        }
+        for found in rows
+    ]
+    data = {"mechanism": str(setting), "relation": setting.relation, **row}
+    return Answer(
+        {**data, "advantage": advantage, "rows": rows},
+        f"{setting}: {given.show(row)}; {setting.relation}\n"
+        f"advantage of the best attack <= {round_up(advantage)}\n{table(shown)}{saved}",
+    )
+
+
+def compare(args: argparse.Namespace) -> Answer:
+    """Returns what several ways to count say about one run."""
+    given.need(args, "delta")
+    setting, row, process = _single(args)
+    at = given.one(args, "delta")
+    lower, upper, tight = process.epsilon_bounds(at)
+    rows = [{"method": "PLD, certified", "epsilon": upper}, *_others(process, at)]
+    shown = [
+        {
+            "method": found["method"],
+            "epsilon <=": round_up(found["epsilon"]),
+            "times the lower end": f"{found['epsilon'] / lower:.4f}" if lower > 0 else "-",
+        }
+        for found in rows
+    ]
+    data = {"mechanism": str(setting), "relation": setting.relation, **row, "delta": at}
+    return Answer(
+        {**data, "epsilon_lower": lower, "pair_is_tight": tight, "rows": rows},
+        f"{setting}: {given.show(row)}; {setting.relation}; delta {shortest(at)}\n{table(shown)}",
+    )
+
+
+def _others(process: Any, at: float) -> list[dict[str, Any]]:
+    from opake_jax import accounting
+
+    try:
+        rdp = process.epsilon_at(at, accountant=accounting.RDP())
+    except NotImplementedError:  # this sampling has no Renyi analysis
+        return []
+    return [{"method": "RDP", "epsilon": rdp}]
+
+
+def _single(args: argparse.Namespace) -> tuple[Setting, dict[str, Any], Any]:
+    """Returns the setting, its numbers and its process; ranges raise ValueError."""
+    given.need(args, "noise_multiplier")
+    setting, rows = given.setting(args), given.grid(args, PARAMETERS)
+    if len(rows) != 1:
+        raise ValueError(f"{args.name} looks at one process: give single numbers, no ranges")
+    return setting, rows[0], _process(setting, rows[0])
