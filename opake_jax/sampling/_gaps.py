@@ -20,10 +20,18 @@ from jax import lax
 
 from opake_jax import _threefry
 
-__all__ = ["binomial_bound", "chosen_positions", "gap_thresholds", "keep_uniform_subset"]
+__all__ = [
+    "MAX_ROWS",
+    "binomial_bound",
+    "chosen_positions",
+    "gap_thresholds",
+    "keep_uniform_subset",
+]
 
 _U = np.uint32
 _WORD = 2**32
+# Sums of that many bytes, with their carries, stay below 2^32.
+MAX_ROWS = 2**24 - 2**17
 
 
 def gap_thresholds(size: int, rate: float) -> np.ndarray:
@@ -83,12 +91,25 @@ def chosen_positions(
     end = _U(size)
     gaps = jnp.minimum(jnp.where(bits[:, digits], end, gaps), end)
 
-    def saturating(a: jax.Array, b: jax.Array) -> jax.Array:
-        total = a + b  # up to 2^32 + 2: a total below a summand has wrapped
-        return jnp.where(total < a, end + _U(1), jnp.minimum(total, end + _U(1)))
-
-    positions = lax.associative_scan(saturating, gaps + _U(1)) - _U(1)
+    positions = _running_total(gaps + _U(1), end + _U(1)) - _U(1)
     return positions, (w0[:, -1], w1[:, -1])
+
+
+def _running_total(numbers: jax.Array, limit: np.uint32) -> jax.Array:
+    """Returns min(running sum, limit) of at most MAX_ROWS uint32 numbers, without 64-bit integers.
+
+    The four bytes are summed apart and joined with carries. (An `associative_scan` of a saturating sum
+    does the same and takes three times as long to compile.)
+    """
+    byte = _U(255)
+    bytes_ = jnp.stack([(numbers >> _U(8 * i)) & byte for i in range(4)])
+    sums = jnp.cumsum(bytes_, axis=1, dtype=jnp.uint32)
+    carry = total = jnp.zeros_like(numbers)
+    for i in range(4):
+        digit = sums[i] + carry
+        total = total | ((digit & byte) << _U(8 * i))
+        carry = digit >> _U(8)
+    return jnp.where(carry > 0, limit, jnp.minimum(total, limit))
 
 
 def keep_uniform_subset(

@@ -7,14 +7,15 @@ import jax
 import numpy as np
 
 from opake_jax import accounting
-from opake_jax._checks import check_count, check_probability, is_traced
+from opake_jax._checks import check_count, check_probability, is_traced, require
 from opake_jax.sampling._gaps import (
+    MAX_ROWS,
     binomial_bound,
     chosen_positions,
     gap_thresholds,
     keep_uniform_subset,
 )
-from opake_jax.sampling._sampler import MAX_DATASET_SIZE, Sampler, static, step_words
+from opake_jax.sampling._sampler import MAX_DATASET_SIZE, STATIC, Sampler, step_words
 
 __all__ = ["PoissonSampler", "check_rate"]
 
@@ -58,11 +59,11 @@ class PoissonSampler(Sampler):
     ((640,), True)
     """
 
-    dataset_size: int = static()
+    dataset_size: int = dataclasses.field(metadata=STATIC)
     sample_rate: float
-    capacity: int = static()
+    capacity: int = dataclasses.field(metadata=STATIC)
     _thresholds: Any = dataclasses.field(repr=False, compare=False)
-    _rows: int = static(repr=False, compare=False)
+    _rows: int = dataclasses.field(metadata=STATIC, repr=False, compare=False)
 
     def __init__(self, dataset_size: int, sample_rate: float, capacity: int | None = None):
         size = check_count("dataset_size", dataset_size, minimum=1, maximum=MAX_DATASET_SIZE)
@@ -72,6 +73,11 @@ class PoissonSampler(Sampler):
         else:
             cap = check_count("capacity", capacity, minimum=1)
         rows = binomial_bound(size, rate, _GAP_BITS) if rate > 0 else 0
+        require(
+            rows <= MAX_ROWS,
+            f"a batch of about {size * rate:.0f} records is too large to be drawn as one array "
+            f"(at most {MAX_ROWS}): lower sample_rate",
+        )
         self._set(
             dataset_size=size,
             sample_rate=rate,

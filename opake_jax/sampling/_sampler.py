@@ -12,17 +12,14 @@ from opake_jax import _threefry
 from opake_jax._checks import check_count, check_key
 from opake_jax.random import key_data, tagged
 
-__all__ = ["MAX_DATASET_SIZE", "Sampler", "static"]
+__all__ = ["MAX_DATASET_SIZE", "STATIC", "Sampler", "step_words"]
 
 # Indices are int32.
 MAX_DATASET_SIZE = 2**31
 # Steps enter the key as one 32-bit word.
 _MAX_STEP = 2**32 - 1
-
-
-def static(**options: Any) -> Any:
-    """Returns a dataclass field that is part of the pytree's structure: a shape, not a number."""
-    return dataclasses.field(metadata={"static": True}, **options)
+# Metadata of a field that is part of the pytree's structure: a shape, not a number.
+STATIC = {"static": True}
 
 
 class Sampler(abc.ABC):
@@ -121,6 +118,6 @@ def _field_names(cls: type) -> tuple[list[str], list[str]]:
     """Returns the names of the leaves and of the static fields."""
     numbers: list[str] = []
     shapes: list[str] = []
-    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+    for field in dataclasses.fields(cls):
         (shapes if field.metadata.get("static") else numbers).append(field.name)
     return numbers, shapes
