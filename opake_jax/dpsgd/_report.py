@@ -59,7 +59,7 @@ class Report:
     def __str__(self) -> str:
         tight = "exact" if self.pair_is_tight else "an upper bound"
         lines = [
-            f"epsilon <= {round_up(self.epsilon)} at delta = {round_up(self.delta, 3)}",
+            f"epsilon <= {round_up(self.epsilon)} at delta = {self.delta:.12g}",
             f"  bracket            [{round_down(self.epsilon_lower, 7)}, {round_up(self.epsilon, 7)}]"
             f" (the dominating pair is {tight} for this mechanism)",
             f"  unit               {self.unit}",
