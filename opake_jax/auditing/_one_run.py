@@ -11,7 +11,7 @@ from jax.scipy.special import gammaln, ndtr, ndtri
 from opake_jax._checks import check_real, require
 from opake_jax.auditing._binomial import check_confidence, check_counts, elementwise
 
-__all__ = ["one_run_epsilon", "one_run_gdp"]
+__all__ = ["check_game", "least_mass", "one_run_epsilon", "one_run_gdp"]
 
 # An epsilon (or mu) beyond these is reported as the end of the interval, which is a bound as well.
 _MAX_EPSILON, _MAX_MU = 64.0, 64.0
@@ -60,7 +60,7 @@ def one_run_epsilon(
     """
     level = check_confidence(confidence)
     check_real("delta", delta, high=1.0, high_open=False)
-    m, r, v = _check_game(num_canaries, num_guesses, num_correct)
+    m, r, v = check_game(num_canaries, num_guesses, num_correct)
     function = functools.partial(_one_run_epsilon, size=_padded(r))
     return elementwise(function, m, r, v, delta, level, block=1)
 
@@ -96,11 +96,11 @@ def one_run_gdp(
     1.2255
     """
     level = check_confidence(confidence)
-    m, r, v = _check_game(num_canaries, num_guesses, num_correct)
+    m, r, v = check_game(num_canaries, num_guesses, num_correct)
     return elementwise(_one_run_gdp, m, r, v, level)
 
 
-def _check_game(num_canaries: Any, num_guesses: Any, num_correct: Any) -> list[np.ndarray]:
+def check_game(num_canaries: Any, num_guesses: Any, num_correct: Any) -> list[np.ndarray]:
     counts = check_counts(
         num_canaries=num_canaries, num_guesses=num_guesses, num_correct=num_correct
     )

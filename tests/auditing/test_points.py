@@ -88,7 +88,7 @@ def test_gaussian_scores_rarely_exceed_the_truth_and_come_close(decimals):
     """2000 audits of N(1.5, 1) against N(0, 1), exact and rounded to a grid (ties).
 
     Each bound may exceed the truth in at most a tenth; 288 or more of 2000 such errors have
-    probability below 1e-8 (scipy.stats.binom.sf(287, 2000, 0.1) = 6e-9). Power: the mean must reach
+    probability below 1e-8 (scipy.stats.binom.sf(287, 2000, 0.1) = 3e-10). Power: the mean must reach
     the stated share.
     """
     assert stats.binom.sf(287, 2000, 0.1) < 1e-8

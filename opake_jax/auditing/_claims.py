@@ -1,0 +1,98 @@
+"""Is a claim false? The accountant's curve against what the attacks achieved."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from opake_jax import accounting
+from opake_jax._checks import require
+from opake_jax.auditing._binomial import check_confidence, cpu_float64
+from opake_jax.auditing._one_run import check_game, least_mass
+from opake_jax.auditing._points import OperatingPoints
+
+__all__ = ["contradicts", "gdp_epsilon", "one_run_contradicts"]
+
+# Neighbouring nodes of the tabulated trade-off curve differ by 3 % in 1 - alpha, and so by some 3 % of
+# the probability that the bound gives away; each node costs one question to the accountant.
+_NODES_PER_E_FOLD = 32
+
+
+def contradicts(points: OperatingPoints, process: accounting.Process) -> np.ndarray:
+    """Returns True where attacks did better than the process allows: the claim is false.
+
+    An attack of false positive rate a misses at least `process.beta_at(a)` of the canaries. If the
+    claim holds, True has probability at most 1 - confidence of `points`. It needs no epsilon, uses
+    the whole curve, and so finds smaller faults than any comparison of two epsilons.
+
+    Args:
+      points: from `points_from_scores` or `points_from_counts`, shape (..., K).
+      process: the claim, for all that a run releases.
+
+    Returns:
+      Boolean, shape (...).
+    """
+    a, b = points
+    rates, where = np.unique(a, return_inverse=True)
+    beta = np.asarray(process.beta_at(rates))[np.reshape(where, np.shape(a))]
+    return np.any(b < beta, axis=-1)
+
+
+def one_run_contradicts(
+    num_canaries: int,
+    num_guesses: int,
+    num_correct: int,
+    *,
+    process: accounting.Process,
+    confidence: float = 0.95,
+) -> bool:
+    """Returns True if so many right guesses in one run refute the process.
+
+    The test of `one_run_gdp` with the process's own trade-off curve in place of a Gaussian one. If
+    the claim holds, True has probability at most 1 - confidence.
+
+    Args:
+      num_canaries: m, each in or out by its own fair coin.
+      num_guesses: r <= m, fixed before the scores are seen.
+      num_correct: v <= r.
+      process: the claim, for all that the run releases, for adding or removing one unit.
+      confidence: in (0, 1).
+
+    Reference: Mahloujifar, Melis and Chaudhuri, 2024, 2410.22235, algorithm 3.
+    """
+    level = check_confidence(confidence)
+    counts = check_game(num_canaries, num_guesses, num_correct)
+    require(counts[0].ndim == 0, "one_run_contradicts takes one game at a time")
+    m, _, v = (int(c) for c in counts)
+    if v == 0:
+        return False
+    # The inverse of 1 - f at x is f(1 - x), as f is its own inverse. It grows with x: read at the node
+    # below, it is a lower bound.
+    low = level * v / m
+    number = 2 + math.ceil(_NODES_PER_E_FOLD * -math.log(low))
+    nodes = np.geomspace(low, 1.0, number)
+    table = np.maximum.accumulate(np.asarray(process.beta_at(1.0 - nodes)))
+    # 1 - 1e-9: so that the first node is found below its own rounding.
+    mass = cpu_float64(_least_mass, nodes * (1 - 1e-9), table, *counts, level)
+    return bool(mass > 1.0 + 1e-9)
+
+
+def gdp_epsilon(mu: Any, delta: float) -> float:
+    """Returns the epsilon at `delta` of a mu-GDP mechanism, rounded down: for lower bounds on mu.
+
+    >>> round(gdp_epsilon(1.0, 1e-5), 4)
+    4.3772
+    """
+    mu = float(mu)
+    return 0.0 if mu == 0.0 else float(accounting.gaussian(1.0 / mu).epsilon_bounds(delta)[0])
+
+
+@jax.jit
+def _least_mass(nodes: Any, table: Any, m: Any, r: Any, v: Any, level: Any) -> jax.Array:
+    def inverse(x: jax.Array) -> jax.Array:
+        below = jnp.searchsorted(nodes, x, side="right") - 1
+        return jnp.where(below < 0, 0.0, table[jnp.maximum(below, 0)])
+
+    return least_mass(inverse, (m, r, v), level)
