@@ -1,0 +1,174 @@
+"""What is being composed?
+
+A process is an immutable list of (mechanism, count). `step * 1000` repeats, `a | b` composes, in any
+order: composition adds privacy losses, so that only the counts matter. Numbers (noise multipliers,
+sample rates, counts) are pytree leaves, so that a process passes through jit, vmap and grad; relations
+are static.
+"""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+
+from opake_jax._checks import check_count, is_traced
+from opake_jax.accounting._queries import Queries
+from opake_jax.types import NeighboringRelation
+
+__all__ = ["Composition", "Mechanism", "Process", "compose", "identity", "repeat"]
+
+
+class Process(Queries):
+    """Something that costs privacy: a mechanism or a composition of mechanisms.
+
+    Attributes:
+      parts: the mechanisms and how often each is run (a count is a float: it may be traced).
+      relation: which datasets count as neighbours; None if the statement holds under every relation
+        (`identity()`, `nonprivate()`).
+    """
+
+    parts: Any
+    relation: Any
+
+    def __mul__(self, count: Any) -> "Process":
+        """Returns this process run `count` times; a whole number, 0 gives the identity."""
+        count = check_count("count", count)
+        if not is_traced(count):
+            if count == 0:
+                return identity()
+            count = float(count)
+        return _composition([(mechanism, times * count) for mechanism, times in self.parts])
+
+    __rmul__ = __mul__
+
+    def __or__(self, other: Any) -> "Process":
+        """Returns both processes run on the same data.
+
+        Raises:
+          ValueError: the two are stated under different neighbouring relations.
+        """
+        if not isinstance(other, Process):
+            return NotImplemented
+        ours, theirs = self.relation, other.relation
+        if ours is not None and theirs is not None and ours is not theirs:
+            raise ValueError(
+                f"cannot compose under different neighbouring relations: {ours.name} and "
+                f"{theirs.name}. Build both with the same relation="
+            )
+        return _composition([*self.parts, *other.parts])
+
+
+class Mechanism(Process):
+    """One release. Subclasses are frozen registered dataclasses, one to a file.
+
+    A new mechanism registers its dominating pair (`_pairs.dominating_pairs.register`), names its
+    factory, and overrides what it knows more about. The factory is the function of the same module
+    that is called `name`; its arguments are the dataclass's fields, so that a ledger can be written
+    out and read back by names and numbers.
+    """
+
+    name: ClassVar[str]
+    #: Whether the dominating pair is exact for the mechanism, or only an upper bound.
+    pair_is_tight: ClassVar[bool] = True
+
+    @property
+    def parts(self) -> tuple[tuple["Mechanism", float], ...]:
+        """Returns this mechanism, once."""
+        return ((self, 1.0),)
+
+    def squared_mu(self) -> Any:
+        """Returns mu^2 if one run is exactly mu-Gaussian DP (0: no cost, inf: no privacy), or None."""
+        return None
+
+    def largest_loss(self) -> Any:
+        """Returns the supremum of the privacy loss of one run: finite for pure DP."""
+        return np.inf
+
+    def is_valid(self) -> Any:
+        """Returns a boolean: False if traced numbers lie outside the range of the factory."""
+        return True
+
+    def renyi(self, orders: Any) -> Any:
+        """Returns an upper bound on the Renyi divergence of one run, both ways, at each order."""
+        raise NotImplementedError(
+            f"{self.name} has no Renyi analysis here: use accountant=PLD(), the default"
+        )
+
+    def grouped(self, size: int) -> "Mechanism":
+        """Returns the mechanism as a group of `size` units sees it."""
+        raise NotImplementedError(
+            f"{self.name} has no group analysis here: gaussian and poisson have one"
+        )
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Composition(Process):
+    """Mechanisms run in any order, each `counts[i]` times."""
+
+    mechanisms: tuple[Mechanism, ...]
+    counts: tuple[Any, ...]
+
+    @property
+    def parts(self) -> tuple[tuple[Mechanism, Any], ...]:
+        """Returns (mechanism, count) pairs."""
+        return tuple(zip(self.mechanisms, self.counts, strict=True))
+
+    @property
+    def relation(self) -> NeighboringRelation | None:
+        """Returns the relation that all parts share; None if every relation will do."""
+        return next((m.relation for m in self.mechanisms if m.relation is not None), None)
+
+
+def identity() -> Process:
+    """Returns the process that does nothing: epsilon 0 under any relation.
+
+    >>> (identity() | identity()).epsilon_at(1e-5)
+    0.0
+    """
+    return Composition((), ())
+
+
+def repeat(process: Process, count: Any) -> Process:
+    """Returns `process` run `count` times: the same as `process * count`."""
+    return process * count
+
+
+def compose(*processes: Process) -> Process:
+    """Returns all processes run on the same data: the same as joining them by `|`.
+
+    Raises:
+      ValueError: two of them are stated under different neighbouring relations.
+    """
+    total = identity()
+    for process in processes:
+        total = total | process
+    return total
+
+
+def _composition(parts: list[tuple[Mechanism, Any]]) -> Process:
+    """Returns the composition of the parts, equal mechanisms merged."""
+    merged: list[tuple[Mechanism, Any]] = []
+    for mechanism, count in parts:
+        for i, (other, times) in enumerate(merged):
+            if _same(mechanism, other):
+                merged[i] = (other, times + count)
+                break
+        else:
+            merged.append((mechanism, count))
+    return Composition(tuple(m for m, _ in merged), tuple(c for _, c in merged))
+
+
+def _same(a: Mechanism, b: Mechanism) -> bool:
+    """Returns True if both are known to be the same mechanism: structure and every number."""
+    if a is b:
+        return True
+    leaves_a, tree_a = jax.tree.flatten(a)
+    leaves_b, tree_b = jax.tree.flatten(b)
+    if tree_a != tree_b:
+        return False
+    return all(
+        x is y or (not (is_traced(x) or is_traced(y)) and np.array_equal(x, y))
+        for x, y in zip(leaves_a, leaves_b, strict=True)
+    )

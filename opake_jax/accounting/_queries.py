@@ -1,0 +1,308 @@
+"""What does a process cost? The questions, and which method answers them.
+
+Every answer is on the private side: epsilon, delta and advantage from above, beta and risk from below;
+also after a cast to float32. Compositions of Gaussians alone are answered in closed form; everything
+else is asked of the accountant, which brackets the dominating pairs.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from opake_jax._checks import check_count, check_probability, check_real, is_traced
+from opake_jax.accounting import _mu_gdp
+from opake_jax.accounting._evaluate import any_traced, evaluate_traced, float64_on_cpu
+from opake_jax.accounting._pld import PLD
+from opake_jax.accounting._rounding import outward
+
+__all__ = ["Queries"]
+
+Bounds = tuple[Any, Any]
+
+
+class Queries:
+    """The questions that every process answers.
+
+    `accountant`: None is `PLD()`, certified numerics of the dominating pair; `RDP()` is looser and
+    quicker. `group_size`: the answer for a group of so many units that join or leave together.
+    `delta`, `epsilon`, `alpha`, `prior` may be arrays; the answer then has their shape. Concrete
+    numbers give floats (or numpy arrays), traced ones give tracers.
+    """
+
+    parts: Any
+
+    def epsilon_at(self, delta: Any, *, accountant: Any = None, group_size: int = 1) -> Any:
+        """Returns the smallest epsilon that is certified at `delta`: an upper bound.
+
+        | delta | answer |
+        |---|---|
+        | 0 | inf, unless the process is pure (then its epsilon) |
+        | tiny, 1e-300 | as any other |
+        | above the delta at epsilon 0 | 0 |
+
+        Args:
+          delta: in [0, 1); a number or an array.
+          accountant: `PLD(...)` (None) or `RDP(...)`.
+          group_size: of the privacy unit, a whole number of at least 1.
+
+        Raises:
+          ValueError: delta outside [0, 1) or NaN. A traced one gives NaN.
+
+        Reference: Balle and Wang 2018, arXiv:1805.06530 (Gaussian); otherwise see `PLD`, `RDP`.
+
+        >>> from opake_jax.accounting import gaussian
+        >>> round(gaussian(1.0).epsilon_at(1e-5), 8)
+        4.3771781
+        """
+        return self.epsilon_bounds(delta, accountant=accountant, group_size=group_size)[1]
+
+    def epsilon_bounds(
+        self, delta: Any, *, accountant: Any = None, group_size: int = 1
+    ) -> tuple[Any, Any, bool]:
+        """Returns (lower, upper, pair_is_tight): the truth about the dominating pair lies between.
+
+        The bracket certifies the numerics. `pair_is_tight` says whether the pair is exact for the
+        mechanism, so that the bracket holds for the mechanism as well. Arguments as `epsilon_at`.
+        """
+        _check_entries("delta", delta, lambda n, v: check_real(n, v, low=0.0, high=1.0))
+        return self._answer(_epsilon, delta, accountant, group_size)
+
+    def delta_at(self, epsilon: Any, *, accountant: Any = None, group_size: int = 1) -> Any:
+        """Returns the smallest delta that is certified at `epsilon`: an upper bound.
+
+        Args:
+          epsilon: at least 0; a number or an array.
+          accountant: `PLD(...)` (None) or `RDP(...)`.
+          group_size: of the privacy unit, a whole number of at least 1.
+
+        Raises:
+          ValueError: epsilon is negative or NaN. A traced one gives NaN or 1.
+        """
+        return self.delta_bounds(epsilon, accountant=accountant, group_size=group_size)[1]
+
+    def delta_bounds(
+        self, epsilon: Any, *, accountant: Any = None, group_size: int = 1
+    ) -> tuple[Any, Any, bool]:
+        """Returns (lower, upper, pair_is_tight) around delta; see `epsilon_bounds`."""
+        _check_entries("epsilon", epsilon, check_real)
+        return self._answer(_delta, epsilon, accountant, group_size)
+
+    def advantage(self, *, accountant: Any = None, group_size: int = 1) -> Any:
+        """Returns an upper bound on the membership advantage TPR - FPR of any attack: delta(0)."""
+        return self.delta_at(0.0, accountant=accountant, group_size=group_size)
+
+    def beta_at(self, alpha: Any, *, accountant: Any = None, group_size: int = 1) -> Any:
+        """Returns a lower bound on the false negative rate of any attack of false positive rate alpha.
+
+        The trade-off function, symmetrised over the two directions of neighbouring (Dong, Roth, Su
+        2019, arXiv:1905.02383).
+
+        Args:
+          alpha: in [0, 1]; a number or an array.
+          accountant: `PLD(...)` (None) or `RDP(...)`.
+          group_size: of the privacy unit, a whole number of at least 1.
+        """
+        return self.beta_bounds(alpha, accountant=accountant, group_size=group_size)[0]
+
+    def beta_bounds(
+        self, alpha: Any, *, accountant: Any = None, group_size: int = 1
+    ) -> tuple[Any, Any, bool]:
+        """Returns (lower, upper, pair_is_tight) around the trade-off function at alpha."""
+        _check_entries("alpha", alpha, check_probability)
+        return self._answer(_beta, alpha, accountant, group_size)
+
+    def risk_at(self, prior: Any, *, accountant: Any = None, group_size: int = 1) -> Any:
+        """Returns a lower bound on the Bayes error of guessing membership with this prior.
+
+        min over alpha of prior * alpha + (1 - prior) * beta(alpha). By the Neyman-Pearson lemma that is
+        min(prior, 1 - prior) * (1 - delta(|log(prior / (1 - prior))|)); at 1/2, (1 - advantage)/2.
+
+        Args:
+          prior: probability that the unit is absent, in [0, 1]; a number or an array.
+          accountant: `PLD(...)` (None) or `RDP(...)`.
+          group_size: of the privacy unit, a whole number of at least 1.
+        """
+        _check_entries("prior", prior, check_probability)
+        return self._answer(_risk, prior, accountant, group_size)[0]
+
+    def _answer(
+        self,
+        question: Callable[[Any, Any, Any], Bounds],
+        at: Any,
+        accountant: Any,
+        group_size: int,
+    ) -> tuple[Any, Any, bool]:
+        """Returns (lower, upper, pair_is_tight) of the question at a number or at each of an array."""
+        parts = self.parts
+        size = check_count("group_size", group_size, minimum=1)
+        if size > 1:
+            parts = tuple((mechanism.grouped(size), count) for mechanism, count in parts)
+        accountant = PLD() if accountant is None else accountant
+        tight = all(mechanism.pair_is_tight for mechanism, _ in parts)
+        if any_traced((parts, at)):
+            lower, upper = _each_traced(lambda x: question(parts, x, accountant), at)
+        elif np.ndim(at) == 0:
+            lower, upper = question(parts, float(at), accountant)
+        else:
+            entries = np.asarray(at, np.float64)
+            pairs = [question(parts, float(x), accountant) for x in entries.ravel()]
+            lower, upper = (
+                np.asarray(side, np.float64).reshape(entries.shape)
+                for side in (zip(*pairs, strict=True) if pairs else ((), ()))
+            )
+        return lower, upper, tight
+
+
+def _check_entries(name: str, value: Any, check: Callable[[str, Any], Any]) -> None:
+    """Checks a number, or every entry of a concrete array or list."""
+    if is_traced(value):
+        return
+    if np.ndim(value) == 0:
+        check(name, value)
+        return
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiu":
+        raise TypeError(f"{name} must be real numbers, got an array of {array.dtype}")
+    for entry in array.ravel():
+        check(name, entry)
+
+
+def _each_traced(ask: Callable[[Any], Bounds], at: Any) -> Bounds:
+    if np.ndim(at) == 0:
+        return ask(at)
+    flat = jnp.ravel(jnp.asarray(at))
+    lower, upper = jax.vmap(ask)(flat)
+    return lower.reshape(np.shape(at)), upper.reshape(np.shape(at))
+
+
+def _epsilon(parts: Any, delta: Any, accountant: Any) -> Bounds:
+    if any_traced((parts, delta)):
+        if _all_gaussian(parts, accountant):
+            return evaluate_traced(
+                lambda a: _mu_gdp.epsilon(_mu(a[0]), jnp.log(a[1])), (parts, delta)
+            )
+        lower, upper = accountant.epsilon_bounds(parts, delta)
+        valid = _traced_validity(parts)
+        return jnp.where(valid, lower, 0.0), jnp.where(valid, upper, jnp.inf)
+    parts, squared_mu, largest = _concrete(parts)
+    if squared_mu == math.inf:
+        return math.inf, math.inf
+    if delta == 0 or not parts:
+        return largest, largest
+    if _all_gaussian(parts, accountant):
+        ends = _run(_GAUSSIAN_EPSILON, math.sqrt(squared_mu), math.log(delta))
+    else:
+        ends = accountant.epsilon_bounds(parts, delta)
+    return _outward(ends[0], min(ends[1], largest) if ends[1] == ends[1] else math.inf)
+
+
+def _delta(parts: Any, epsilon: Any, accountant: Any) -> Bounds:
+    if any_traced((parts, epsilon)):
+        if _all_gaussian(parts, accountant):
+            return evaluate_traced(lambda a: _gaussian_delta(_mu(a[0]), a[1]), (parts, epsilon))
+        lower, upper = accountant.delta_bounds(parts, epsilon)
+        valid = _traced_validity(parts)
+        return jnp.where(valid, lower, 0.0), jnp.where(valid, upper, 1.0)
+    parts, squared_mu, largest = _concrete(parts)
+    if squared_mu == math.inf:
+        return 1.0, 1.0
+    if epsilon >= largest:
+        return 0.0, 0.0
+    if _all_gaussian(parts, accountant):
+        ends = _run(_GAUSSIAN_DELTA, math.sqrt(squared_mu), epsilon)
+    else:
+        ends = accountant.delta_bounds(parts, epsilon)
+    return _outward(ends[0], ends[1] if ends[1] <= 1.0 else 1.0)
+
+
+def _beta(parts: Any, alpha: Any, accountant: Any) -> Bounds:
+    if any_traced((parts, alpha)):
+        if _all_gaussian(parts, accountant):
+            return evaluate_traced(lambda a: _mu_gdp.beta(_mu(a[0]), a[1]), (parts, alpha))
+        lower, upper = accountant.beta_bounds(parts, alpha)
+        valid = _traced_validity(parts)
+        return jnp.where(valid, lower, 0.0), jnp.where(valid, upper, 1.0)
+    parts, squared_mu, _ = _concrete(parts)
+    if squared_mu == math.inf or alpha == 1:
+        return 0.0, 0.0
+    if not parts:
+        return _outward(1 - alpha, 1 - alpha)
+    if _all_gaussian(parts, accountant):
+        ends = _run(_GAUSSIAN_BETA, math.sqrt(squared_mu), alpha)
+    else:
+        ends = accountant.beta_bounds(parts, alpha)
+    return _outward(ends[0] if ends[0] >= 0 else 0.0, min(ends[1], 1.0))
+
+
+def _risk(parts: Any, prior: Any, accountant: Any) -> Bounds:
+    if any_traced((parts, prior)):
+        smaller = jnp.minimum(prior, 1 - jnp.asarray(prior))
+        odds = jnp.abs(jnp.log(smaller) - jnp.log1p(-smaller))
+        lower, upper = _delta(parts, odds, accountant)
+        return smaller * (1 - upper), smaller * (1 - lower)
+    smaller = min(prior, 1 - prior)
+    if smaller == 0:
+        return 0.0, 0.0
+    lower, upper = _delta(parts, math.log1p(-smaller) - math.log(smaller), accountant)
+    return _outward(smaller * (1 - upper), smaller * (1 - lower))
+
+
+def _outward(lower: Any, upper: Any) -> tuple[float, float]:
+    return outward(float(lower), -1), outward(float(upper), +1)
+
+
+def _all_gaussian(parts: Any, accountant: Any) -> bool:
+    """Returns True if the closed form answers: Gaussians alone, and nobody asked for another method."""
+    return isinstance(accountant, PLD) and all(m.squared_mu() is not None for m, _ in parts)
+
+
+def _concrete(parts: Any) -> tuple[Any, float, float]:
+    """Returns the parts that cost anything, mu^2 of the Gaussian ones, and the largest loss of all."""
+    kept, squared_mu, largest = [], 0.0, 0.0
+    for mechanism, count in parts:
+        square = mechanism.squared_mu()
+        if count == 0 or square == 0:
+            continue
+        kept.append((mechanism, float(count)))
+        squared_mu += float(square or 0.0) * float(count)
+        largest += float(count) * float(mechanism.largest_loss())
+    return tuple(kept), squared_mu, largest
+
+
+def _mu(parts: Any) -> Any:
+    """Returns mu of a composition of Gaussians as a float64 scalar; NaN if a number is out of range."""
+    total = jnp.zeros((), jnp.float64)
+    for mechanism, count in parts:
+        square = mechanism.squared_mu()
+        total = total + jnp.where(count == 0, 0.0, square * count)
+    valid = _traced_validity(parts)
+    return jnp.where(valid, jnp.sqrt(jnp.where(total > 0, total, 1.0)) * (total > 0), jnp.nan)
+
+
+def _traced_validity(parts: Any) -> Any:
+    """Returns a boolean: every number lies where its factory wants it."""
+    valid = jnp.asarray(True)
+    for mechanism, count in parts:
+        count = jnp.asarray(count)
+        valid = valid & mechanism.is_valid() & (count >= 0) & (jnp.floor(count) == count)
+    return valid
+
+
+def _gaussian_delta(mu: Any, epsilon: Any) -> tuple[jax.Array, jax.Array]:
+    lower, upper = _mu_gdp.log_delta_bounds(mu, epsilon)
+    return jnp.exp(lower) * (1 - 1e-15), jnp.minimum(jnp.exp(upper) * (1 + 1e-15), 1.0)
+
+
+def _run(jitted: Any, *numbers: float) -> tuple[float, float]:
+    with float64_on_cpu():
+        lower, upper = jax.device_get(jitted(*numbers))
+    return float(lower), float(upper)
+
+
+_GAUSSIAN_EPSILON = jax.jit(_mu_gdp.epsilon)
+_GAUSSIAN_DELTA = jax.jit(_gaussian_delta)
+_GAUSSIAN_BETA = jax.jit(_mu_gdp.beta)

@@ -1,0 +1,34 @@
+"""Dominating pairs of a Gaussian release in which one unit appears K times, K random."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from opake_jax.accounting._gaussian_pairs import GaussianMixturePair
+from opake_jax.types import NeighboringRelation
+
+__all__ = ["sampled_pairs"]
+
+
+def sampled_pairs(
+    noise_multiplier: Any, probabilities: Sequence[Any], relation: NeighboringRelation
+) -> tuple[GaussianMixturePair, ...]:
+    """Returns the pairs of one step in which the unit appears k times with `probabilities[k-1]`.
+
+    ADD_REMOVE and ZERO_OUT: P = sum_k p_k N(k, sigma^2) against N(0, sigma^2), and its reverse. REPLACE_ONE:
+    against sum_k p_k N(-k, sigma^2): that pair is its own reverse.
+
+    Args:
+      noise_multiplier: sigma, a float64 scalar.
+      probabilities: of 1, 2, ... appearances; what is missing to 1 is the probability of none.
+      relation: which datasets count as neighbours.
+    """
+    weights = jnp.stack([jnp.asarray(p, jnp.float64) for p in probabilities])
+    means = jnp.arange(1.0, len(probabilities) + 1)
+    sigma = jnp.asarray(noise_multiplier, jnp.float64)
+    if relation is NeighboringRelation.REPLACE_ONE:
+        return (GaussianMixturePair(weights, means, weights, -means, sigma),)
+    none = jnp.zeros(0, jnp.float64)
+    pair = GaussianMixturePair(weights, means, none, none, sigma)
+    return pair, pair.reversed()
