@@ -183,7 +183,7 @@ BAD = {
     "epsilon --noise-multiplier 1:2 --delta 1e-5": "--noise-multiplier",
     "epsilon --noise-multiplier 1:2:1 --delta 1e-5": "range",
     "epsilon --noise-multiplier 1:2:99999 --delta 1e-5": "range",
-    "epsilon --noise-multiplier -1:2:4 --delta 1e-5": "noise_multiplier",
+    "epsilon --noise-multiplier=-1:2:4 --delta 1e-5": "noise_multiplier",
     "epsilon --noise-multiplier 1 --delta 2": "delta",
     "epsilon --noise-multiplier 1 --delta 1e-5,2": "delta",
     "epsilon --noise-multiplier 1 --delta 1e-5 --sample-rate 1.1": "sample_rate",
@@ -194,6 +194,9 @@ BAD = {
     "epsilon --noise-multiplier 1 --delta 1e-5 --capacity 5": "--capacity",
     "epsilon --noise-multiplier 1 --delta 1e-5 --sample-rate 0.1 --capacity 5": "--dataset-size",
     "epsilon --noise-multiplier 1 --delta 1e-5 --sample-rate 0.1 --workers 0": "num_workers",
+    "epsilon --noise-multiplier 1 --delta 1e-5 --batch-size 5 --dataset-size 9 --capacity 0": (
+        "truncated_batch_size"
+    ),
     "epsilon --noise-multiplier 1 --delta 1e-5 --sample-rate 0.1 --workers 2 --capacity 5": "exclude",
     "epsilon --noise-multiplier 1 --delta 1e-5 --batch-size 5 --dataset-size 9 --fixed-size"
     " --relation add_remove": "replace_one",

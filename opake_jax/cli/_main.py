@@ -1,15 +1,15 @@
 """The commands and their options, and what becomes of an error."""
 
 import argparse
+import importlib
 import json
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from opake_jax.cli import _queries, _statements
-from opake_jax.cli._answer import Answer, plain
+from opake_jax.cli._answer import plain
 from opake_jax.cli._setting import RELATIONS
 
 __all__ = ["main"]
@@ -30,7 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
-            answer = args.command(args)
+            room = importlib.import_module(f"opake_jax.cli.{args.module}")
+            answer = getattr(room, args.name)(args)
     except (ValueError, TypeError, NotImplementedError, OSError, ImportError) as error:
         _say("error", error)
         return 2
@@ -59,25 +60,26 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="opake-jax", description="What does a differentially private run cost?")
     commands = parser.add_subparsers(dest="name", required=True, parser_class=_Parser)
 
-    def command(name: str, run: Callable[..., Answer], text: str) -> argparse.ArgumentParser:
-        made = commands.add_parser(name, help=text, description=text)
-        made.set_defaults(command=run)
+    def command(name: str, module: str, text: str, more: str = "") -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=text, description=text, epilog=more)
+        made.set_defaults(module=module)
         made.add_argument("--json", action="store_true", help="print everything as JSON")
         return made
 
-    with_ranges = "; a list 0.5,1,2 or a range 0.5:2:16 gives a table"
-    made = command("epsilon", _queries.epsilon, "epsilon of a run at a given delta")
-    _add_process(made, with_ranges)
-    made.add_argument("--delta", metavar="D", help="in (0, 1)" + with_ranges)
-    made = command("delta", _queries.delta, "delta of a run at a given epsilon")
-    _add_process(made, with_ranges)
-    made.add_argument("--epsilon", metavar="E", help="at least 0" + with_ranges)
+    ranges = "S, T, Q, B, D, E may be lists (0.5,1,2) or ranges (0.5:2:16: first, last, how many)."
+    made = command("epsilon", "_queries", "epsilon of a run at a given delta", ranges)
+    _add_process(made)
+    made.add_argument("--delta", metavar="D", help="in (0, 1)")
+    made = command("delta", "_queries", "delta of a run at a given epsilon", ranges)
+    _add_process(made)
+    made.add_argument("--epsilon", metavar="E", help="at least 0")
     made = command(
         "calibrate",
-        _queries.calibrate,
+        "_queries",
         "the least noise that keeps a budget; or, given the noise, the most steps",
+        "S, T, Q, B may be lists (0.5,1,2) or ranges (0.5:2:16: first, last, how many).",
     )
-    _add_process(made, with_ranges)
+    _add_process(made)
     for names, text in (
         (("epsilon", "delta"), "a budget: epsilon at delta"),
         (("advantage",), "a budget: the best attack's true minus false positives"),
@@ -86,16 +88,14 @@ def _parser() -> argparse.ArgumentParser:
     ):
         for name in names:
             made.add_argument(f"--{name}", metavar=name[0].upper(), help=text)
-    made = command(
-        "curve", _queries.curve, "the trade-off between the errors of any attack on a run"
-    )
-    _add_process(made, "")
+    made = command("curve", "_queries", "the trade-off between the errors of any attack on a run")
+    _add_process(made)
     made.add_argument("--alpha", default=_ALPHAS, metavar="A", help="false-positive rates")
     made.add_argument("--save", metavar="FILE", help="also draw it: .png, .svg or .pdf")
-    made = command("compare", _queries.compare, "what other ways to count say about the same run")
-    _add_process(made, "")
+    made = command("compare", "_queries", "what other ways to count say about the same run")
+    _add_process(made)
     made.add_argument("--delta", metavar="D", help="in (0, 1)")
-    made = command("report", _statements.report, "the privacy statement of a planned DP-SGD run")
+    made = command("report", "_statements", "the privacy statement of a planned DP-SGD run")
     _add_run(made)
     made.add_argument("--dataset-size", type=int, metavar="N", help="records, public")
     made.add_argument("--batch-size", metavar="B", help="expected records of a step")
@@ -103,9 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--capacity", type=int, metavar="CAP", help="rows of a batch; else chosen")
     made.add_argument("--delta", metavar="D", help="of the statement, in (0, 1)")
     made.add_argument("--epsilon", metavar="E", help="calibrate the noise to it")
-    made = command(
-        "audit", _statements.audit, "a lower bound of epsilon from the scores of canaries"
-    )
+    made = command("audit", "_statements", "a lower bound of epsilon from the scores of canaries")
     made.add_argument("scores", help=".npz file with the arrays in_scores and out_scores")
     made.add_argument("--delta", default="0", metavar="D", help="in [0, 1), default 0")
     made.add_argument(
@@ -114,16 +112,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_run(parser: argparse.ArgumentParser, more: str = "") -> None:
-    parser.add_argument("--noise-multiplier", metavar="S", help="noise std / clipping norm" + more)
-    parser.add_argument("--steps", metavar="T", help="number of steps" + more)
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--noise-multiplier", metavar="S", help="noise std / clipping norm")
+    parser.add_argument("--steps", metavar="T", help="number of steps")
 
 
-def _add_process(parser: argparse.ArgumentParser, more: str) -> None:
+def _add_process(parser: argparse.ArgumentParser) -> None:
     """Adds the options that say what was run."""
-    _add_run(parser, more)
-    parser.add_argument("--sample-rate", metavar="Q", help="of Poisson sampling, in [0, 1]" + more)
-    parser.add_argument("--batch-size", metavar="B", help="expected; with --dataset-size" + more)
+    _add_run(parser)
+    parser.add_argument("--sample-rate", metavar="Q", help="of Poisson sampling, in [0, 1]")
+    parser.add_argument("--batch-size", metavar="B", help="expected; with --dataset-size")
     parser.add_argument("--dataset-size", type=int, metavar="N", help="units, public")
     parser.add_argument("--relation", choices=RELATIONS, help="default add_remove")
     parser.add_argument(

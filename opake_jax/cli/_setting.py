@@ -92,7 +92,8 @@ class Setting:
 
 def setting(args: argparse.Namespace) -> Setting:
     """Returns what the sampling options say, after they have been held against one another."""
-    special = [name for name in _KINDS if getattr(args, name) not in (None, False)]
+    # By identity: 0 equals False, and --workers 0 must be refused, not overlooked.
+    special = [n for n in _KINDS if getattr(args, n) is not None and getattr(args, n) is not False]
     if len(special) > 1:
         raise ValueError(f"{' and '.join(map(_option, special))} exclude one another")
     if args.sample_rate is not None and args.batch_size is not None:
