@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from opake_jax._checks import check_real, require
+from opake_jax.accounting._evaluate import float64_on_cpu
 
 __all__ = ["check_confidence", "check_counts", "cpu_float64", "elementwise", "upper_bound"]
 
@@ -22,7 +23,7 @@ _TAIL_ERROR = (1.2e-14, 1e-12)
 
 def cpu_float64(function: Callable[..., Any], *args: Any) -> Any:
     """Returns `function(*args)` as numpy values, computed in float64 on the CPU."""
-    with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):
+    with float64_on_cpu():
         return jax.device_get(function(*(jnp.asarray(a, jnp.float64) for a in args)))
 
 

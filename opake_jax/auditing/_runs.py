@@ -86,8 +86,11 @@ def collect(
     key: jax.Array,
     statistic: Callable[[jax.Array], jax.Array],
     chunk: int = 1024,
-) -> np.ndarray:
+) -> jax.Array:
     """Returns the canaries' scores in one run for each row of `members`, all in one jitted call.
+
+    Under an outer `jax.jit` it becomes part of that program: so one compilation can serve many noise
+    multipliers or many variants of a mechanism.
 
     Args:
       run: from `run_of`, or any jittable `(key, member) -> seen`, shape (steps, M).
@@ -99,7 +102,7 @@ def collect(
       chunk: how many runs are computed side by side, for memory.
 
     Returns:
-      Float array, shape (runs, M).
+      Float32 array, shape (runs, M); scores that a run could not compute are NaN.
     """
     check_key("key", key)
     check_count("chunk", chunk, minimum=1)
@@ -122,7 +125,7 @@ def collect(
 
         return jax.lax.map(one, (jnp.arange(len(padded)), padded), batch_size=chunk)
 
-    return np.asarray(play(key, padded))[:count]
+    return play(key, padded)[:count]
 
 
 def split(scores: Any, members: Any) -> tuple[np.ndarray, np.ndarray]:
