@@ -101,6 +101,7 @@ class Plan:
         base = noise.gaussian_noise(1.0, key=key)
         table = np.asarray(self.noise_multipliers, np.float32)
 
+        @jax.jit  # a multiplier that is traced may be NaN, and then so is the update
         def update(
             clipped: Any, state: noise.GaussianNoiseState, params: Any = None
         ) -> tuple[Any, noise.GaussianNoiseState]:
