@@ -3,26 +3,17 @@
 `render()` returns the page; tests/test_api_page.py holds the stored one against it.
 """
 
+import enum
 import importlib
 import inspect
 import pathlib
+import pkgutil
 import re
 import sys
 
+import opake_jax
+
 PAGE = pathlib.Path(__file__).parent / "api.md"
-MODULES = (
-    "opake_jax.dpsgd",
-    "opake_jax.accounting",
-    "opake_jax.accounting.rdp",
-    "opake_jax.clipping",
-    "opake_jax.noise",
-    "opake_jax.sampling",
-    "opake_jax.auditing",
-    "opake_jax.types",
-    "opake_jax.random",
-    "opake_jax.plotting",
-    "opake_jax.cli",
-)
 HEAD = """# API reference
 
 Written by `docs/make_api.py` from the docstrings; do not edit. Names that a room hands on from another are listed where they
@@ -30,26 +21,34 @@ are made.
 """
 
 
+def modules() -> list[str]:
+    """Returns the public modules, but for the short ones under dpsgd that hand on other rooms' names."""
+    found = (info.name for info in pkgutil.walk_packages(opake_jax.__path__, "opake_jax."))
+    public = (n for n in found if not any(part.startswith("_") for part in n.split(".")))
+    return sorted(n for n in public if not n.startswith("opake_jax.dpsgd."))
+
+
 def render() -> str:
     """Returns the whole page."""
     parts = [HEAD]
-    seen: set[int] = set()
-    for name in MODULES:
+    for name in modules():
         module = importlib.import_module(name)
         parts.append(f"\n## {name}\n\n{_text(module)}\n")
         for item in module.__all__:
             value = getattr(module, item)
-            if inspect.ismodule(value) or id(value) in seen:
-                continue
-            seen.add(id(value))
-            parts.append(_entry(name, item, value))
+            owner = f"{getattr(value, '__module__', name)}."
+            if not inspect.ismodule(value) and owner.startswith(f"{name}."):
+                parts.append(_entry(name, item, value))
     return "".join(parts)
 
 
 def _entry(module: str, name: str, value: object) -> str:
     """Returns the section of one public name."""
     lines = [f"\n### {module.removeprefix('opake_jax.')}.{name}\n"]
-    if callable(value):
+    if isinstance(value, enum.EnumMeta):
+        lines.append(f"\n```text\n{', '.join(f'{name}.{item.name}' for item in value)}\n```\n")
+        lines.append(f"\n{_text(value)}\n")
+    elif callable(value):
         lines.append(f"\n```text\n{name}{_signature(value)}\n```\n")
         lines.append(f"\n{_text(value)}\n")
     if inspect.isclass(value):
@@ -87,7 +86,8 @@ def _signature(value: object) -> str:
         r"\1",
         text,
     )
-    return text.replace("'", "").replace(" -> None", "")
+    text = re.sub(r": Any = ", "=", text.replace("'", ""))  # what is untyped needs no word for it
+    return re.sub(r": Any(?=[,)])| -> (?:Any|None)$", "", text)
 
 
 def _text(value: object) -> str:
