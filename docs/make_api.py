@@ -20,6 +20,21 @@ Written by `docs/make_api.py` from the docstrings; do not edit. Names that a roo
 are made.
 """
 
+# What a signature says that a reader does not need: addresses, module paths, private fields, self, Any.
+_SHORTER = (
+    (r" at 0x[0-9a-f]+", ""),
+    (
+        r"\b(?:opake_jax|collections|jax|jaxlib|typing|numpy|optax|matplotlib)\.(?:\w+\.)*(\w+)",
+        r"\1",
+    ),
+    (r"<(\w+\.\w+): [^>]*>", r"\1"),
+    (r", _\w+: .*? = <factory>", ""),
+    (r"\(self(?:, )?", "("),
+    (r"'", ""),
+    (r": Any = ", "="),
+    (r": Any(?=[,)])| -> (?:Any|None)$", ""),
+)
+
 
 def modules() -> list[str]:
     """Returns the public modules, but for the short ones under dpsgd that hand on other rooms' names."""
@@ -79,15 +94,9 @@ def _signature(value: object) -> str:
         text = str(inspect.signature(value))  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return "(...)"
-    # Addresses change from run to run, and module paths say nothing to a reader.
-    text = re.sub(r" at 0x[0-9a-f]+", "", text)
-    text = re.sub(
-        r"\b(?:opake_jax|collections\.abc|jax\._src|jaxlib\._jax|typing|numpy)(?:\.\w+)*\.(\w+)",
-        r"\1",
-        text,
-    )
-    text = re.sub(r": Any = ", "=", text.replace("'", ""))  # what is untyped needs no word for it
-    return re.sub(r": Any(?=[,)])| -> (?:Any|None)$", "", text)
+    for pattern, short in _SHORTER:
+        text = re.sub(pattern, short, text)
+    return text
 
 
 def _text(value: object) -> str:
@@ -103,7 +112,9 @@ def _text(value: object) -> str:
         match = re.fullmatch(
             r"(Args|Returns|Raises|Guarantee|Attributes|Yields|Reference|References):", line
         )
-        out.append(f"**{match[1]}**\n" if match else re.sub(r"^  (\w[\w, ]*): ", r"- `\1`: ", line))
+        out.append(
+            f"**{match[1]}**\n" if match else re.sub(r"^  (\*{0,2}\w[\w, ]*): ", r"- `\1`: ", line)
+        )
     if fenced:
         out.append("```")
     return "\n".join(out)
