@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 
 from opake_jax import accounting
 from opake_jax._checks import check_count, check_real, require
+from opake_jax._numerics.rounding import round_up
 from opake_jax.types import ClippedSum
 
 __all__ = ["epsilon_against_noise", "epsilon_over_steps", "noise_to_signal", "trade_off"]
@@ -42,14 +43,15 @@ def trade_off(
       axes: where to draw; None makes a figure.
     """
     named = _named(processes)
-    figure, axes = _canvas(axes)
+    figure, axes = _canvas(axes, width=4.6)
     # Attacks are judged at small false-positive rates, where the curve is steep: denser there.
     alphas = np.linspace(0.0, 1.0, _POINTS) ** 2
     axes.plot([0, 1], [1, 0], color=_GREY, linewidth=1, label="guessing")
     for i, (name, process) in enumerate(named.items()):
         betas = np.array([float(process.beta_at(float(a))) for a in alphas])
         advantage = float(process.advantage())
-        label = f"{name}: advantage {advantage:.3f}" if name else f"advantage {advantage:.3f}"
+        shown = f"advantage {round_up(advantage, 3)}"
+        label = f"{name}: {shown}" if name else shown
         axes.plot(alphas, betas, color=_COLOURS[i], linestyle=_STYLES[i], label=label)
         best = int(np.argmax(1 - alphas - betas))
         axes.plot(
@@ -66,7 +68,10 @@ def trade_off(
         ylim=(0, 1),
         aspect="equal",
     )
-    axes.legend(frameon=False)
+    axes.plot(
+        [], [], color=_GREY, linestyle=":", linewidth=1, label="where the advantage is largest"
+    )
+    axes.legend(frameon=False, fontsize="small")
     return figure
 
 
@@ -96,7 +101,7 @@ def epsilon_over_steps(
         _end_label(axes, counts[-1], epsilons[-1], _COLOURS[i])
     axes.set(
         xlabel="steps",
-        ylabel=rf"$\varepsilon$ at $\delta$ = {delta:g} (at most)",
+        ylabel=rf"$\varepsilon$ at $\delta$ = {float(delta)} (at most)",
         xlim=(0, num_steps),
         ylim=(0, None),
     )
@@ -146,7 +151,7 @@ def epsilon_against_noise(
         axes.plot(sigmas, epsilons[i], color=_COLOURS[i], linestyle=_STYLES[i], label=name)
     axes.set(
         xlabel=r"noise multiplier $\sigma$ (noise std / clipping norm)",
-        ylabel=rf"$\varepsilon$ at $\delta$ = {delta:g} (at most)",
+        ylabel=rf"$\varepsilon$ at $\delta$ = {float(delta)} (at most)",
         yscale="log",
         xlim=(sigmas[0], sigmas[-1]),
         title=f"{num_steps:,} steps, Poisson sampling",
@@ -214,7 +219,9 @@ def _ratios(clipped: ClippedSum, noise_multiplier: float) -> dict[str, float]:
     for (path, leaf), group in zip(leaves, groups, strict=True):
         signal = float(np.linalg.norm(np.asarray(leaf, np.float64)))
         noise = float(stds[group] * np.sqrt(leaf.size))
-        ratios[jax.tree_util.keystr(path) or "(all)"] = noise / signal if signal else np.inf
+        ratios[jax.tree_util.keystr(path, simple=True, separator="/") or "all"] = (
+            noise / signal if signal else np.inf
+        )
     return ratios
 
 
@@ -228,12 +235,13 @@ def _named(items: Any) -> dict[str, Any]:
     return named
 
 
-def _canvas(axes: Axes | None, height: float = 4.0) -> tuple[Figure, Axes]:
-    """Returns the figure and its axes: given ones, or new ones of 6 inches across."""
+def _canvas(axes: Axes | None, width: float = 6.0, height: float = 4.0) -> tuple[Figure, Axes]:
+    """Returns the figure and its axes: given ones, or new ones of this size in inches."""
     if axes is None:
-        axes = Figure(figsize=(6.0, height), dpi=150, layout="constrained").subplots()
+        axes = Figure(figsize=(width, height), dpi=150, layout="constrained").subplots()
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
+    axes.set_axisbelow(True)
     figure = axes.get_figure(root=True)
     assert isinstance(figure, Figure)
     return figure, axes
@@ -241,7 +249,7 @@ def _canvas(axes: Axes | None, height: float = 4.0) -> tuple[Figure, Axes]:
 
 def _end_label(axes: Axes, x: float, y: float, colour: str) -> None:
     axes.annotate(
-        f"{y:.3g}", (x, y), xytext=(4, 0), textcoords="offset points", color=colour, va="center"
+        round_up(y, 3), (x, y), xytext=(4, 0), textcoords="offset points", color=colour, va="center"
     )
 
 
