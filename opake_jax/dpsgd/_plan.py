@@ -26,6 +26,8 @@ _CAP_COST = 0.01
 _CAP_SIGMAS = 6.0
 # Noise multipliers where calibration starts to look; `calibrate` widens the bracket by itself.
 _SEARCH = (0.1, 20.0)
+# An index that the sampler draws is one of these, unless the caller says what else it is.
+_UNIT = "one record of the dataset"
 # The delta of a plan that was given a noise multiplier and no delta is nobody's to choose.
 _DELTA_REMEDY = "pass delta=, for example 1 / dataset_size**1.1"
 
@@ -41,6 +43,7 @@ class Plan:
       noise_multipliers: one for each step.
       expected_batch_size: the public denominator.
       delta: the delta of the report.
+      unit: whose data the report protects, in words.
     """
 
     sampler: Any
@@ -49,6 +52,7 @@ class Plan:
     noise_multipliers: tuple[float, ...]
     expected_batch_size: float
     delta: float
+    unit: str = _UNIT
     # What kinds of key this plan has handed on: seeded or not. Filled as the plan is used.
     _keys: dict[str, bool | None] = dataclasses.field(
         default_factory=lambda: {"noise": None, "sampling": None}, compare=False, repr=False
@@ -152,7 +156,7 @@ class Plan:
             epsilon_lower=lower,
             pair_is_tight=tight,
             delta=self.delta,
-            unit="one record of the dataset",
+            unit=self.unit,
             relation=_RELATIONS[process.relation],
             sampler=str(self.sampler),
             noise_multiplier=", then ".join(
@@ -190,7 +194,7 @@ _RELATIONS = {
 
 _ASSUMPTIONS = (
     "dataset size, sampling rate, cap, denominator and number of steps are public",
-    "each unit is one record; choosing hyper-parameters on the same data is not accounted for",
+    "each sampled index is one whole unit; choosing hyper-parameters on the same data is not accounted for",
     "preprocessing does not look at the data, or is accounted for elsewhere",
     "only the noisy updates are released: no per-example loss, norm or metric of the training data",
 )
@@ -207,6 +211,7 @@ def plan(
     delta: float | None = None,
     sampler: Any = None,
     capacity: int | None = None,
+    unit: str = _UNIT,
 ) -> Plan:
     """Returns a Plan: sampler, clipping, noise and accounting of one DP-SGD run.
 
@@ -225,6 +230,8 @@ def plan(
         expected_batch_size / dataset_size and a cap that costs less than 1 % of epsilon.
       capacity: the cap of the default sampler (rows of a batch); None: chosen. Below the expected
         batch size it is legal, expensive and warned about.
+      unit: for the report: what one index of the dataset holds, such as "one client with all its
+        images". Nobody's data may lie in two units.
 
     Raises:
       ValueError, TypeError: an argument out of range, a missing one of a pair, a budget that no
@@ -306,6 +313,7 @@ def plan(
         noise_multipliers=multipliers,
         expected_batch_size=float(expected_batch_size),
         delta=delta,
+        unit=unit,
     )
 
 
