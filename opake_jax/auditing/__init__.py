@@ -1,7 +1,12 @@
 """Does it hold in practice? Empirical lower bounds on epsilon, to hold against the accountant's."""
 
 from opake_jax.auditing._canaries import DiracCanaries, canary_losses, plant
-from opake_jax.auditing._claims import contradicts, gdp_epsilon, one_run_contradicts
+from opake_jax.auditing._claims import (
+    contradicts,
+    gdp_epsilon,
+    noise_multiplier_bound,
+    one_run_contradicts,
+)
 from opake_jax.auditing._noise import normal_p_value
 from opake_jax.auditing._one_run import one_run_epsilon, one_run_gdp
 from opake_jax.auditing._points import (
@@ -26,6 +31,7 @@ __all__ = [
     "gdp_epsilon",
     "gdp_lower_bound",
     "likelihood_ratio",
+    "noise_multiplier_bound",
     "normal_p_value",
     "one_run_contradicts",
     "one_run_epsilon",

@@ -1,6 +1,7 @@
 """Is a claim false? The accountant's curve against what the attacks achieved."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -8,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from opake_jax import accounting
-from opake_jax._checks import require
+from opake_jax._checks import check_real, require
 from opake_jax.auditing._binomial import check_confidence, cpu_float64
 from opake_jax.auditing._one_run import check_game, least_mass
 from opake_jax.auditing._points import OperatingPoints
 
-__all__ = ["contradicts", "gdp_epsilon", "one_run_contradicts"]
+__all__ = ["contradicts", "gdp_epsilon", "noise_multiplier_bound", "one_run_contradicts"]
 
 # Neighbouring nodes of the tabulated trade-off curve differ by 3 % in 1 - alpha, and so by some 3 % of
 # the probability that the bound gives away; each node costs one question to the accountant.
@@ -77,6 +78,46 @@ def one_run_contradicts(
     # 1 - 1e-9: so that the first node is found below its own rounding.
     mass = cpu_float64(_least_mass, nodes * (1 - 1e-9), table, *counts, level)
     return bool(mass > 1.0 + 1e-9)
+
+
+def noise_multiplier_bound(
+    points: OperatingPoints,
+    make_process: Callable[[float], accounting.Process],
+    *,
+    low: float,
+    high: float,
+    tolerance: float = 0.01,
+) -> float:
+    """Returns an upper bound on the noise multiplier that a mechanism in truth has.
+
+    Among the processes that `make_process` makes, those claimed with more noise are contradicted.
+    What `make_process(bound).epsilon_at(delta)` says is then a lower bound on epsilon at any delta, for
+    a mechanism that is of this family with whatever noise: the Gaussian fit of Nasr et al. 2023
+    (2302.07956) with the mechanism's own curves in place of Gaussian ones.
+
+    Args:
+      points: from `points_from_scores` or `points_from_counts`, shape (K,).
+      make_process: noise multiplier -> the process that would be claimed.
+      low: a noise multiplier surely below the true one.
+      high: one surely above.
+      tolerance: relative; the bound is at most so much larger than it could be.
+
+    Returns:
+      A number in (low, high]; inf if not even the claim of `high` is contradicted.
+    """
+    check_real("low", low, low_open=True)
+    check_real("high", high, low=float(low), low_open=True)
+    check_real("tolerance", tolerance, low_open=True)
+    if not contradicts(points, make_process(high)):
+        return math.inf
+    low, high = float(low), float(high)
+    while high > low * (1.0 + tolerance):
+        middle = math.sqrt(low * high)
+        if contradicts(points, make_process(middle)):
+            high = middle
+        else:
+            low = middle
+    return high
 
 
 def gdp_epsilon(mu: Any, delta: float) -> float:
