@@ -131,7 +131,8 @@ def _leaf_keys(state: GaussianNoiseState, path_words: np.ndarray) -> list[jax.Ar
     """Returns each leaf's key words: root -> step -> path."""
     step = _threefry.fold(state.key_data, state.count)
     high = _threefry.fold(step[:, None], path_words[:, 0])
-    keys = _threefry.fold(high, path_words[:, 1])
+    # Behind a barrier: fused into each leaf's draw, the folds would be compiled again for each leaf.
+    keys = jax.lax.optimization_barrier(_threefry.fold(high, path_words[:, 1]))
     return [keys[:, i] for i in range(len(path_words))]
 
 
