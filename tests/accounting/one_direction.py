@@ -1,8 +1,10 @@
 """A mechanism seen in one direction: what removing, or adding, a record costs by itself."""
 
 import dataclasses
+from typing import Any
 
 import jax
+import numpy as np
 
 from opake_jax.accounting._pairs import dominating_pairs
 from opake_jax.accounting._process import Mechanism
@@ -12,18 +14,22 @@ DIRECTIONS = ("remove", "add")
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class OneDirection(Mechanism):
-    """A mechanism of which one dataset of each neighbouring pair, always the same, is the true one."""
+class GivenPair(Mechanism):
+    """A mechanism of which the given pair is the only one."""
 
-    name = "one_direction"
-    inner: Mechanism
-    direction: str = dataclasses.field(metadata={"static": True})
-
-    @property
-    def relation(self):
-        return self.inner.relation
+    name = "given_pair"
+    pair: Any
+    relation: Any = dataclasses.field(metadata={"static": True})
 
 
 @dominating_pairs.register
-def _(mechanism: OneDirection):
-    return (dominating_pairs(mechanism.inner)[DIRECTIONS.index(mechanism.direction)],)
+def _(mechanism: GivenPair):
+    return (mechanism.pair,)
+
+
+def one_direction(mechanism, direction):
+    """Returns the mechanism whose only pair is that of "remove" or "add"."""
+    with jax.enable_x64(True):
+        pairs = dominating_pairs(jax.tree.map(np.float64, mechanism))
+        pair = jax.device_get(pairs[DIRECTIONS.index(direction)])
+    return GivenPair(pair, mechanism.relation)

@@ -7,7 +7,7 @@ import pathlib
 
 import numpy as np
 import pytest
-from one_direction import OneDirection
+from one_direction import one_direction
 
 import opake_jax.accounting as acc
 import opake_jax.dpsgd.accounting as dpsgd
@@ -67,7 +67,7 @@ def process(row):
         return acc.compose(*(poisson(phase) * phase["T"] for phase in params["phases"]))
     step = STEPS[row["kind"]](params)
     if "direction" in params:
-        step = OneDirection(step, params["direction"])
+        step = one_direction(step, params["direction"])
     return step * params["T"]
 
 

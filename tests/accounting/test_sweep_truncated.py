@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 import pytest
-from one_direction import DIRECTIONS, OneDirection
+from one_direction import DIRECTIONS, one_direction
 from scipy import integrate, stats
 
 import opake_jax.dpsgd.accounting as dpsgd
@@ -74,7 +74,7 @@ def test_no_dataset_costs_more_than_the_formula(n, cap, q, sigma):
     for epsilon in EPSILONS:
         exact = worst_divergence(n, cap, q, sigma, epsilon)
         for direction in DIRECTIONS:
-            bound = OneDirection(step, direction).delta_at(epsilon)
+            bound = one_direction(step, direction).delta_at(epsilon)
             assert exact[direction] <= bound * (1 + 1e-5)
         assert max(exact.values()) <= step.delta_at(epsilon) * (1 + 1e-5)
 

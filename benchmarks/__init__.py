@@ -1,0 +1,1 @@
+"""Measurements against the peers: `python -m benchmarks.accounting` and its neighbours."""
