@@ -1,0 +1,55 @@
+"""Each example runs as a reader would run it, for a few steps, with its data and without it."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
+PROGRAMS = [
+    ["digits.py"],
+    ["mnist.py", "--model", "scattering"],
+    ["mnist.py", "--model", "cnn"],
+    ["adult.py"],
+    ["federated.py"],
+    ["transformer.py"],
+]
+
+
+def run(program, *more):
+    """Returns what the program printed; the environment is the test's, warnings are errors."""
+    command = [sys.executable, "-W", "error", str(EXAMPLES / program[0]), *program[1:], *more]
+    env = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+def check(printed):
+    assert re.search(r"^test accuracy: \d+\.\d+ %", printed, re.MULTILINE)
+    assert re.search(r"epsilon <= \d", printed)
+    assert "SEEDED" in printed  # the report owns up to the seed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", PROGRAMS, ids=" ".join)
+def test_smoke_run_prints_accuracy_and_report(program):
+    check(run(program, "--smoke", "--seed", "1"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", PROGRAMS[1:], ids=" ".join)
+def test_smoke_run_without_the_data_says_what_stands_in(program, tmp_path):
+    printed = run(program, "--smoke", "--seed", "1", "--data-dir", str(tmp_path))
+    assert f"{tmp_path}" in printed
+    assert "is missing: " in printed
+    assert "scikit-learn" in printed
+    check(printed)
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda p: p.name)
+def test_an_example_is_short(path):
+    assert len(path.read_text().splitlines()) <= 150
