@@ -2,8 +2,10 @@
 
 from opake_jax.auditing._canaries import DiracCanaries, canary_losses, plant
 from opake_jax.auditing._claims import (
+    Verdict,
     contradicts,
     gdp_epsilon,
+    judge,
     noise_multiplier_bound,
     one_run_contradicts,
 )
@@ -16,13 +18,23 @@ from opake_jax.auditing._points import (
     points_from_counts,
     points_from_scores,
 )
-from opake_jax.auditing._runs import collect, likelihood_ratio, run_of, split, spread, total
+from opake_jax.auditing._runs import (
+    collect,
+    likelihood_ratio,
+    paired,
+    points_from_runs,
+    run_of,
+    split,
+    spread,
+    total,
+)
 from opake_jax.auditing._scores import Interval, auroc, tpr_at_fpr
 
 __all__ = [
     "DiracCanaries",
     "Interval",
     "OperatingPoints",
+    "Verdict",
     "auroc",
     "canary_losses",
     "collect",
@@ -30,14 +42,17 @@ __all__ = [
     "epsilon_lower_bound",
     "gdp_epsilon",
     "gdp_lower_bound",
+    "judge",
     "likelihood_ratio",
     "noise_multiplier_bound",
     "normal_p_value",
     "one_run_contradicts",
     "one_run_epsilon",
     "one_run_gdp",
+    "paired",
     "plant",
     "points_from_counts",
+    "points_from_runs",
     "points_from_scores",
     "run_of",
     "split",

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +12,16 @@ from opake_jax import accounting
 from opake_jax._checks import check_real, require
 from opake_jax.auditing._binomial import check_confidence, cpu_float64
 from opake_jax.auditing._one_run import check_game, least_mass
-from opake_jax.auditing._points import OperatingPoints
+from opake_jax.auditing._points import OperatingPoints, epsilon_lower_bound
 
-__all__ = ["contradicts", "gdp_epsilon", "noise_multiplier_bound", "one_run_contradicts"]
+__all__ = [
+    "Verdict",
+    "contradicts",
+    "gdp_epsilon",
+    "judge",
+    "noise_multiplier_bound",
+    "one_run_contradicts",
+]
 
 # Neighbouring nodes of the tabulated trade-off curve differ by 3 % in 1 - alpha, and so by some 3 % of
 # the probability that the bound gives away; each node costs one question to the accountant.
@@ -118,6 +125,52 @@ def noise_multiplier_bound(
         else:
             low = middle
     return high
+
+
+class Verdict(NamedTuple):
+    """What an audit says of a claim, at one delta and the confidence of its points.
+
+    Attributes:
+      claimed: the accountant's epsilon, an upper bound.
+      lower: a lower bound on epsilon that assumes nothing (`epsilon_lower_bound`).
+      lower_in_family: a lower bound for a mechanism that differs from the claim in its noise alone
+        (`noise_multiplier_bound`): much closer, with the same runs.
+      contradicted: True if the claim is false (`contradicts`).
+    """
+
+    claimed: float
+    lower: float
+    lower_in_family: float
+    contradicted: bool
+
+
+def judge(
+    points: OperatingPoints,
+    make_process: Callable[[float], accounting.Process],
+    noise_multiplier: float,
+    *,
+    delta: float,
+) -> Verdict:
+    """Returns the verdict on the claim `make_process(noise_multiplier)`.
+
+    Args:
+      points: from `points_from_scores`, `points_from_counts` or `points_from_runs`, shape (K,).
+      make_process: noise multiplier -> the process of a whole run.
+      noise_multiplier: the claimed one. Searched for is up to 32 times more and less.
+      delta: in (0, 1).
+    """
+    check_real("noise_multiplier", noise_multiplier, low_open=True)
+    claim = make_process(noise_multiplier)
+    bound = noise_multiplier_bound(
+        points, make_process, low=noise_multiplier / 32, high=noise_multiplier * 32
+    )
+    in_family = 0.0 if bound == math.inf else make_process(bound).epsilon_bounds(delta)[0]
+    return Verdict(
+        claimed=claim.epsilon_at(delta),
+        lower=float(epsilon_lower_bound(points, delta)),
+        lower_in_family=in_family,
+        contradicted=bool(contradicts(points, claim)),
+    )
 
 
 def gdp_epsilon(mu: Any, delta: float) -> float:

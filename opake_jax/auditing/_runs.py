@@ -8,10 +8,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from opake_jax._checks import check_count, check_key, require
+from opake_jax.auditing._points import OperatingPoints, points_from_scores
 from opake_jax.random import tagged
 from opake_jax.types import PyTree
 
-__all__ = ["collect", "likelihood_ratio", "run_of", "split", "spread", "total"]
+__all__ = [
+    "collect",
+    "likelihood_ratio",
+    "paired",
+    "points_from_runs",
+    "run_of",
+    "split",
+    "spread",
+    "total",
+]
 
 Run = Callable[[jax.Array, jax.Array], jax.Array]
 
@@ -126,6 +136,42 @@ def collect(
         return jax.lax.map(one, (jnp.arange(len(padded)), padded), batch_size=chunk)
 
     return play(key, padded)[:count]
+
+
+def points_from_runs(
+    run: Run,
+    *,
+    num_runs: int,
+    key: jax.Array,
+    statistic: Callable[[jax.Array], jax.Array],
+    confidence: float = 0.95,
+    num_thresholds: int = 24,
+    chunk: int = 1024,
+) -> OperatingPoints:
+    """Returns the operating points of an attack on one canary: `collect`, then `points_from_scores`.
+
+    The canary is in for every other run.
+    """
+    check_count("num_runs", num_runs, minimum=2)
+    members = (np.arange(int(num_runs)) % 2 == 0)[:, None]
+    scores = collect(run, members, key=key, statistic=statistic, chunk=chunk)
+    return points_from_scores(
+        *split(scores, members), confidence=confidence, num_thresholds=num_thresholds
+    )
+
+
+def paired(present: Run, absent: Run) -> Run:
+    """Returns the run of one canary that plays `present` if it is in, else `absent`.
+
+    For add-remove audits of what depends on the number of records (a cap on the batch): `absent` is a
+    run of the data without the canary's row.
+    """
+
+    def run(key: jax.Array, member: jax.Array) -> jax.Array:
+        always = jnp.ones_like(member)
+        return jnp.where(member, present(key, always), absent(key, always))
+
+    return run
 
 
 def split(scores: Any, members: Any) -> tuple[np.ndarray, np.ndarray]:
