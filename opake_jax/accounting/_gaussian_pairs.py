@@ -53,26 +53,23 @@ _WIDEST = 6.0  # there the quadrature's relative error is bounded by 2e-5
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 
-class _Side(NamedTuple):
-    """One of P, Q at the dots: log r, posterior of each shifted component, size of rounding errors."""
+class _Mixtures(NamedTuple):
+    """P and Q over one list of means: log weights [2, 1+K] (row 0: P), the unshifted component first."""
 
-    log_ratio: jax.Array  # [M]
-    posterior: jax.Array  # [M, K]
-    rounding: jax.Array  # [M], bound on the error of log_ratio in ulp
-    spread: jax.Array  # [M], bound on the relative error of a posterior in ulp
+    log_weights: jax.Array
+    means: jax.Array  # [1+K]
+    sigma: jax.Array
 
 
 class _Cells(NamedTuple):
-    """Dots and cells, in logs; masses already bounded outward (`up` or `low`)."""
+    """Dots and cells of (P, Q), in logs; the masses are bounded outward."""
 
     loss: jax.Array  # [M], at the dots
     loss_error: jax.Array  # [M]
-    p_up: jax.Array  # [M], connect-the-dots P-masses
-    q_up: jax.Array  # [M], the same pair's Q-masses
+    up: jax.Array  # [2, M], connect-the-dots masses under P and Q
     cell_loss: jax.Array  # [M-1]
     cell_error: jax.Array  # [M-1]
-    p_low: jax.Array  # [M-1], cell masses
-    q_low: jax.Array  # [M-1]
+    low: jax.Array  # [2, M-1], cell masses under P and Q
 
 
 @jax.tree_util.register_dataclass
@@ -103,34 +100,28 @@ class GaussianMixturePair:
         return dataclasses.replace(self, reverse=1.0 - self.reverse)
 
     def atoms(self, size: int, tails: Tails) -> Atoms:
-        """Returns `size` dots above and `size - 1` cells below; see the head of this file."""
-        self = _as_float64(self)
-        back = self.reverse > 0.5
-        p, q = _components(self.p_weights, self.p_means), _components(self.q_weights, self.q_means)
-        # The loss of the chosen direction is bounded at its high end where the outermost components of
-        # P and Q there agree: then nothing needs an infinite loss.
-        top = jnp.where(back, -_limit(p, q, -1.0), _limit(p, q, 1.0))
+        """Returns `size - 1` dots and a supremum above, `size - 2` cells below; see the head of this file."""
+        mixtures = _mixtures(self)
+        back = jnp.asarray(self.reverse) > 0.5
+        sign = jnp.where(back, -1.0, 1.0)
+        first = jnp.where(back, mixtures.log_weights[1], mixtures.log_weights[0])
+        # The loss is bounded at its high end where the outermost components of P and Q there agree: then
+        # nothing needs an infinite loss.
+        top = sign * _limit(mixtures, sign)
         bounded = jnp.isfinite(top)
-        high = jnp.where(bounded, tails.low, tails.high)
-        left = jnp.where(
-            back, _edge(q, self.sigma, high, -1.0), _edge(p, self.sigma, tails.low, -1.0)
-        )
-        right = jnp.where(
-            back, _edge(q, self.sigma, tails.low, 1.0), _edge(p, self.sigma, high, 1.0)
-        )
-        dots = left + (right - left) * jnp.linspace(0.0, 1.0, size - 1)
-        cells = _cells(self, dots)
-        # Beyond the ends, P-mass of the chosen direction: low losses join the lowest atom; high ones the
-        # supremum, or infinity.
-        below = jnp.where(back, _tail(q, self.sigma, right, 1.0), _tail(p, self.sigma, left, -1.0))
-        above = jnp.where(back, _tail(q, self.sigma, left, -1.0), _tail(p, self.sigma, right, 1.0))
-        mass = jnp.where(back, cells.q_up, cells.p_up)
+        levels = jnp.stack([jnp.where(bounded, tails.low, tails.high), jnp.asarray(tails.low)])
+        sides = jnp.stack([sign, -sign])  # high losses, low losses
+        ends = _edges(first, mixtures, levels, sides)
+        above, below = _masses_beyond(first, mixtures, ends, sides)
+        left, right = jnp.min(ends), jnp.max(ends)
+        cells = _cells(mixtures, left + (right - left) * jnp.linspace(0.0, 1.0, size - 1))
+        # Low losses beyond the end join the lowest atom; high ones the supremum, or infinity.
+        mass = jnp.where(back, cells.up[1], cells.up[0])
         lowest = jnp.where(back, size - 2, 0)
         mass = mass.at[lowest].set(jnp.logaddexp(mass[lowest], below) + ULP)
         up_mass = jnp.append(mass, jnp.where(bounded, above, -jnp.inf))
-        sign = jnp.where(back, -1.0, 1.0)
         up_loss = jnp.append(sign * cells.loss + cells.loss_error, jnp.where(bounded, top, 0.0))
-        low_mass = jnp.where(back, cells.q_low, cells.p_low)
+        low_mass = jnp.where(back, cells.low[1], cells.low[0])
         low_loss = sign * cells.cell_loss - cells.cell_error
         return Atoms(
             jnp.stack([up_mass, _pad(low_mass, size, -jnp.inf)]),
@@ -146,9 +137,9 @@ class JointPair:
 
     For sampling without replacement under REPLACE_ONE (Zhu, Dong, Wang 2022): composing the directions apart and
     taking the maximum is not a bound. The pair has one shifted component, (1-q) N(0) + q N(m) against
-    N(0); its loss is 0 at x = m/2. Right of m/2 lie the losses above 0 with their masses under P, and,
-    by the symmetry x -> m - x, the losses below 0 of the reverse with their masses under N(0). The slope of
-    H_a jumps at a = 1 by (1-q) (Phi(m/2 sigma) - Phi(-m/2 sigma)): an atom of loss 0.
+    N(0); its loss is 0 at x = m/2. Right of m/2 lie the losses above 0 with their masses under P, and the
+    losses below 0 of the reverse with their masses under N(0). The slope of H_a jumps at a = 1 by (1-q)
+    (Phi(m/2 sigma) - Phi(-m/2 sigma)): an atom of loss 0.
 
     Attributes:
       pair: GaussianMixturePair with K = 1 and J = 0, not reversed.
@@ -158,24 +149,22 @@ class JointPair:
 
     def atoms(self, size: int, tails: Tails) -> Atoms:
         """Returns `size` atoms: half for each sign of the loss, and one at 0."""
-        pair = _as_float64(self.pair)
+        mixtures = _mixtures(self.pair)
         share = (size - 1) // 2
-        p = _components(pair.p_weights, pair.p_means)
-        mean, weight = pair.p_means[0], pair.p_weights[0]
-        middle = mean / 2
-        high = jnp.minimum(tails.high, tails.low)
-        right = jnp.maximum(_edge(p, pair.sigma, high, 1.0), middle + 8 * pair.sigma)
-        dots = middle + (right - middle) * jnp.linspace(0.0, 1.0, share)
-        cells = _cells(pair, dots)
-        above = _tail(p, pair.sigma, right, 1.0)
-        below = log_ndtr(-right / pair.sigma) + 8 * ULP  # the reverse's lowest losses, under N(0)
-        q_up = cells.q_up.at[-1].set(jnp.logaddexp(cells.q_up[-1], below) + ULP)
-        half = middle / pair.sigma / math.sqrt(2.0)
-        jump = jnp.log1p(-weight) + jnp.log(jax.lax.erf(half))
-        pad = 16 * ULP * (1 + jnp.abs(jnp.where(weight < 1, jnp.log1p(-weight), 0.0)))
-        up_mass = jnp.concatenate([cells.p_up, q_up, (jump + pad)[None]])
+        sigma, middle = mixtures.sigma, mixtures.means[1] / 2
+        level = jnp.minimum(tails.high, tails.low)[None]
+        right = _edges(mixtures.log_weights[0], mixtures, level, jnp.ones(1))
+        right = jnp.maximum(right, middle + 8 * sigma)
+        cells = _cells(mixtures, middle + (right - middle) * jnp.linspace(0.0, 1.0, share))
+        above = _masses_beyond(mixtures.log_weights[0], mixtures, right, jnp.ones(1))[0]
+        below = log_ndtr(-right[0] / sigma) + 8 * ULP  # the reverse's lowest losses, under N(0)
+        reverse_up = cells.up[1].at[-1].set(jnp.logaddexp(cells.up[1, -1], below) + ULP)
+        rest = mixtures.log_weights[0, 0]
+        jump = rest + jnp.log(jax.lax.erf(middle / sigma / math.sqrt(2.0)))
+        error = 16 * ULP * (1 + jnp.where(rest > -jnp.inf, jnp.abs(rest), 0.0))
+        up_mass = jnp.concatenate([cells.up[0], reverse_up, (jump + error)[None]])
         up_loss = jnp.concatenate([cells.loss, -cells.loss]) + jnp.tile(cells.loss_error, 2)
-        low_mass = jnp.concatenate([cells.p_low, cells.q_low, (jump - pad)[None]])
+        low_mass = jnp.concatenate([cells.low[0], cells.low[1], (jump - error)[None]])
         low_loss = jnp.concatenate([cells.cell_loss, -cells.cell_loss]) - jnp.tile(
             cells.cell_error, 2
         )
@@ -186,153 +175,149 @@ class JointPair:
         )
 
 
-def _as_float64(pair: GaussianMixturePair) -> GaussianMixturePair:
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), pair)
+def _mixtures(pair: GaussianMixturePair) -> _Mixtures:
+    p, p_means, q, q_means, sigma = (
+        jnp.asarray(leaf, jnp.float64)
+        for leaf in (pair.p_weights, pair.p_means, pair.q_weights, pair.q_means, pair.sigma)
+    )
+    weights = jnp.stack(
+        [jnp.concatenate([p, jnp.zeros_like(q)]), jnp.concatenate([jnp.zeros_like(p), q])]
+    )
+    rest = jnp.maximum(1 - jnp.sum(weights, 1, keepdims=True), 0.0)
+    small = jnp.sum(weights, 1, keepdims=True) < 0.5
+    log_rest = jnp.where(
+        small, jnp.log1p(-jnp.where(small, jnp.sum(weights, 1, keepdims=True), 0.0)), _log(rest)
+    )
+    means = jnp.concatenate([jnp.zeros(1), p_means, q_means])
+    return _Mixtures(jnp.concatenate([log_rest, _log(weights)], 1), means, sigma)
+
+
+def _log(x: jax.Array) -> jax.Array:
+    """Returns log x, -inf at 0 with a derivative of 0; NaN stays."""
+    zero = x == 0
+    return jnp.where(zero, -jnp.inf, jnp.log(jnp.where(zero, 1.0, x)))
 
 
 def _pad(values: jax.Array, size: int, fill: float) -> jax.Array:
     return jnp.pad(values, (0, size - values.shape[0]), constant_values=fill)
 
 
-def _components(weights: jax.Array, means: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns log weights and means of all components, the unshifted one first."""
-    rest = jnp.log1p(-jnp.minimum(jnp.sum(weights), 1.0))
-    log_weights = jnp.concatenate([rest[None], jnp.log(weights)])
-    return log_weights, jnp.concatenate([jnp.zeros(1), means])
-
-
-def _edge(components: Any, sigma: jax.Array, level: Any, side: float) -> jax.Array:
-    """Returns x beyond which, on that side, the mixture has at most about e^level of mass."""
-    log_weights, means = components
+def _edges(log_weights: Any, mixtures: _Mixtures, levels: Any, sides: Any) -> jax.Array:
+    """Returns x beyond which, on its side, the mixture has at most about e^level of mass; [S] each."""
     there = log_weights > -jnp.inf
-    z = tail_quantile(level - jnp.where(there, log_weights, 0.0) - math.log(means.shape[0]))
-    ends = jnp.where(there, side * means + sigma * z, -jnp.inf)
-    return side * jnp.max(ends)
+    share = math.log(mixtures.means.shape[0])
+    z = tail_quantile(levels[:, None] - jnp.where(there, log_weights, 0.0) - share)
+    ends = jnp.where(there, sides[:, None] * mixtures.means + mixtures.sigma * z, -jnp.inf)
+    return sides * jnp.max(ends, 1)
 
 
-def _tail(components: Any, sigma: jax.Array, x: jax.Array, side: float) -> jax.Array:
-    """Returns the log of the mixture's mass beyond x, rounded up."""
-    log_weights, means = components
-    terms = log_weights + log_ndtr(-side * (x - means) / sigma)
-    finite = jnp.where(terms > -jnp.inf, terms, 0.0)
-    z = (jnp.abs(x) + jnp.max(jnp.abs(means))) / sigma
-    return logsumexp(terms) + ULP * (64 + 4 * jnp.max(-finite) + 4 * z * z)
+def _masses_beyond(log_weights: Any, mixtures: _Mixtures, x: Any, sides: Any) -> jax.Array:
+    """Returns the logs of the mixture's masses beyond x on their sides, rounded up; [S] each."""
+    z = sides[:, None] * (x[:, None] - mixtures.means) / mixtures.sigma
+    terms = log_weights + log_ndtr(-z)
+    far = (jnp.abs(x) + jnp.max(jnp.abs(mixtures.means))) / mixtures.sigma
+    size = jnp.max(jnp.where(log_weights > -jnp.inf, -log_weights, 0.0))
+    return logsumexp(terms) + ULP * (64 + 4 * size + 8 * far * far)
 
 
-def _limit(p: Any, q: Any, side: float) -> jax.Array:
-    """Returns the loss's limit for x -> side * infinity: finite where the outermost means agree."""
-    ends = []
-    for log_weights, means in (p, q):
-        there = log_weights > -jnp.inf
-        far = jnp.max(jnp.where(there, side * means, -jnp.inf))
-        ends.append((far, logsumexp(jnp.where(side * means == far, log_weights, -jnp.inf))))
-    (p_far, p_weight), (q_far, q_weight) = ends
-    loss = p_weight - q_weight
-    pad = 16 * ULP * (1e-300 + jnp.abs(p_weight) + jnp.abs(q_weight))
-    return jnp.where(p_far == q_far, loss + side * pad, side * jnp.inf)
+def _limit(mixtures: _Mixtures, side: Any) -> jax.Array:
+    """Returns log p/q for x -> side * infinity, rounded away from P's end: finite if both end alike."""
+    log_weights, means = mixtures.log_weights, mixtures.means
+    there = log_weights > -jnp.inf
+    far = jnp.max(jnp.where(there, side * means, -jnp.inf), 1, keepdims=True)
+    ends = logsumexp(jnp.where(side * means == far, log_weights, -jnp.inf))
+    loss = ends[0] - ends[1] + side * 16 * ULP * jnp.sum(jnp.abs(ends))
+    return jnp.where(far[0, 0] == far[1, 0], loss, side * jnp.inf)
 
 
-def _side(weights: jax.Array, means: jax.Array, sigma: jax.Array, x: jax.Array) -> _Side:
-    """Returns log r = log sum_k w_k e^(y_k), y_k = m_k (2x - m_k)/(2 sigma^2), at the dots."""
-    if weights.shape[0] == 0:
-        zero = jnp.zeros_like(x)
-        return _Side(zero, jnp.zeros((x.shape[0], 0)), zero, zero)
-    s2 = sigma * sigma
-    y = means * (2 * x[:, None] - means) / (2 * s2)
-    log_weights = jnp.log(weights)
-    rest = jnp.log1p(-jnp.minimum(jnp.sum(weights), 1.0))
-    # Near r = 1: log1p(sum_k w_k (e^(y_k) - 1)), which knows nothing of the unshifted weight.
-    changes = weights * jnp.expm1(jnp.minimum(y, 50.0))
-    excess = jnp.sum(changes, 1)
-    near = (jnp.abs(excess) < 0.5) & (jnp.max(y, 1) < 50.0)
-    terms = jnp.concatenate([jnp.broadcast_to(rest, (x.shape[0], 1)), log_weights + y], 1)
-    far = logsumexp(terms)
-    log_ratio = jnp.where(near, jnp.log1p(jnp.where(near, excess, 0.0)), far)
-    posterior = jnp.exp(log_weights + y - log_ratio[:, None])
-    # y is off by 4 ulp of its larger term, a log weight by 2 of itself; each moves log r by its posterior.
-    # 1 - sum_k w_k is off by an ulp of each w_k but one (and nothing if there is one).
-    larger = jnp.abs(means) * (2 * jnp.abs(x[:, None]) + jnp.abs(means)) / (2 * s2)
-    each = 4 * larger + 2 * jnp.where(weights > 0, jnp.abs(log_weights), 0.0) + 8
-    rest_error = (weights.shape[0] - 1) * jnp.exp(jnp.minimum(-log_ratio, 700.0))
-    summing = jnp.where(near, 8 * jnp.sum(jnp.abs(changes), 1), 4 + rest_error)
-    rounding = 4 * jnp.abs(log_ratio) + jnp.sum(posterior * each, 1) + summing
-    return _Side(log_ratio, posterior, rounding, jnp.max(each, 1) + rounding)
-
-
-def _cells(pair: GaussianMixturePair, x: jax.Array) -> _Cells:
+def _cells(mixtures: _Mixtures, x: jax.Array) -> _Cells:
     """Returns dots and cells for increasing dots x."""
-    sigma = pair.sigma
-    s2 = sigma * sigma
-    p = _side(pair.p_weights, pair.p_means, sigma, x)
-    q = _side(pair.q_weights, pair.q_means, sigma, x)
+    log_weights, sigma = mixtures.log_weights, mixtures.sigma
+    means, s2 = mixtures.means[1:], sigma * sigma
+    log_ratio, posterior, rounding, spread = _ratios(mixtures, x)
+    away = jnp.max(jnp.abs(x[:, None] - mixtures.means), 1)
     width = x[1:] - x[:-1]
-    start = x[:-1, None]
-    means = jnp.concatenate([jnp.zeros(1), pair.p_means, pair.q_means])
-    away = jnp.maximum(
-        jnp.max(jnp.abs(x[:-1, None] - means), 1), jnp.max(jnp.abs(x[1:, None] - means), 1)
-    )
-    steep = width / sigma * (away / sigma + _HERMITE)
-    wide = steep > _WIDEST
+    steep = width / sigma * (jnp.maximum(away[1:], away[:-1]) / sigma + _HERMITE)
+    wide = ~(steep <= _WIDEST)
     width = jnp.where(wide, 0.0, width)  # such a cell is not integrated
-    t = width[:, None] * jnp.asarray(_NODES)
-    e = jnp.exp(-t * (2 * start + t) / (2 * s2)) * jnp.asarray(_WEIGHTS)
 
-    def change(side: _Side, shifts: jax.Array, t: jax.Array) -> jax.Array:
-        """U(t) of the head, for t of shape [M-1, nodes]."""
-        if shifts.shape[0] == 0:
-            return jnp.zeros_like(t)
-        return jnp.sum(side.posterior[:-1, None] * jnp.expm1(shifts * t[..., None] / s2), -1)
-
-    u_p, u_q = change(p, pair.p_means, t), change(q, pair.q_means, t)
-    end = width[:, None]
-    end_p, end_q = change(p, pair.p_means, end)[:, 0], change(q, pair.q_means, end)[:, 0]
-    area = jnp.sum(e * (u_p - u_q), 1)
-    m_q = jnp.sum(e * (1 + u_q), 1)
-    m_p = m_q + area
-    rise = (end_p - end_q) / (1 + end_q)
+    # Nodes of each cell, and its right end last.
+    t = width[:, None] * jnp.asarray(np.append(_NODES, 1.0))
+    lift = jnp.expm1(means * t[..., None] / s2)
+    change = jnp.einsum("cjk,jnk->cjn", posterior[:, :-1], lift, precision="highest")
+    e = jnp.exp(-t * (2 * x[:-1, None] + t) / (2 * s2)) * jnp.asarray(np.append(_WEIGHTS, 0.0))
+    area = jnp.sum(e * (change[0] - change[1]), 1)
+    m_q = jnp.sum(e * (1 + change[1]), 1)
+    whole = jnp.stack([m_q + area, m_q])
+    rise = (change[0, :, -1] - change[1, :, -1]) / (1 + change[1, :, -1])
     # Where the loss is flat to the last bits of the smallest numbers, all goes to the right end.
     flat = ~(rise > 1e-290)
-    to_right = jnp.where(flat, m_p, area / jnp.where(flat, 1.0, rise))
-    to_left = jnp.where(flat, 0.0, m_q - to_right)
-    to_right_p = jnp.where(flat, m_p, (1 + rise) * to_right)
+    share = area / jnp.where(flat, 1.0, rise)
+    right = jnp.where(flat, whole, jnp.stack([(1 + rise) * share, share]))
+    left = jnp.where(flat, 0.0, m_q - share)
 
     y = jnp.minimum(steep, _WIDEST)
     quadrature = _QUADRATURE * (y**_N2 + _N2 * y ** (_N2 - 1)) * jnp.exp(2 * y)
-    log_phi = -x * x / (2 * s2) - _LOG_SQRT_2PI
-    log_scale = jnp.log(jnp.where(wide, 1.0, width) / sigma)
-    exponents = 4 * (jnp.abs(log_phi) + jnp.abs(jnp.append(log_scale, 0.0)))
     # Relative error of the integrals. The left share is a difference: its error is relative to the whole.
-    relative = 2 * quadrature + ULP * (64 + 2 * (p.spread + q.spread)[:-1])
-    slack = relative * m_p
+    relative = 2 * quadrature + ULP * (64 + 2 * jnp.sum(spread, 0)[:-1])
+    slack = relative * whole[0]
+    log_phi = -x * x / (2 * s2) - _LOG_SQRT_2PI
+    log_width = jnp.log(jnp.where(wide, 1.0, width / sigma))
+    error = ULP * (32 + 4 * jnp.abs(log_phi) + rounding)
+    error = error.at[:, :-1].add(4 * ULP * jnp.abs(log_width))
+    base = log_phi + log_ratio
+    cell = base[:, :-1] + log_width
+    leaves = jnp.log(jnp.maximum(left, 0.0) + slack) + cell + error[:, :-1]
+    arrives = jnp.log(right + slack) + cell + error[:, :-1]
+    arrives = jnp.where(wide, _largest(mixtures, x, wide), arrives)
+    none = jnp.full((2, 1), -jnp.inf)
+    leaves = jnp.concatenate([jnp.where(wide, -jnp.inf, leaves), none], 1)
+    up = jnp.logaddexp(leaves, jnp.concatenate([none, arrives], 1)) + 2 * ULP
+    low = jnp.where(wide, -jnp.inf, jnp.log(whole) + cell - error[:, :-1] - relative)
 
-    def masses(side: _Side, components: Any, left: Any, right: Any, whole: Any) -> tuple[Any, Any]:
-        base = log_phi + side.log_ratio
-        error = ULP * (32 + exponents + side.rounding)
-        cell = base[:-1] + log_scale
-        bound = _largest(components, sigma, x, wide)
-        leaves = jnp.where(
-            wide, -jnp.inf, jnp.log(jnp.maximum(left, 0.0) + slack) + cell + error[:-1]
-        )
-        arrives = jnp.where(wide, bound, jnp.log(right + slack) + cell + error[:-1])
-        none = jnp.full((1,), -jnp.inf)
-        up = jnp.logaddexp(jnp.append(leaves, none), jnp.append(none, arrives)) + 2 * ULP
-        low = jnp.where(wide, -jnp.inf, jnp.log(whole) + cell - error[:-1] - relative)
-        return up, low
-
-    p_up, p_low = masses(p, _components(pair.p_weights, pair.p_means), to_left, to_right_p, m_p)
-    q_up, q_low = masses(q, _components(pair.q_weights, pair.q_means), to_left, to_right, m_q)
-    loss = p.log_ratio - q.log_ratio
-    loss_error = ULP * (p.rounding + q.rounding + jnp.abs(loss))
+    loss = log_ratio[0] - log_ratio[1]
+    loss_error = ULP * (jnp.sum(rounding, 0) + jnp.abs(loss))
     step = jnp.log1p(area / m_q)
-    cell_error = loss_error[:-1] + 2 * relative * step
-    return _Cells(loss, loss_error, p_up, q_up, loss[:-1] + step, cell_error, p_low, q_low)
+    return _Cells(
+        loss, loss_error, up, loss[:-1] + step, loss_error[:-1] + 2 * relative * step, low
+    )
 
 
-def _largest(components: Any, sigma: jax.Array, x: jax.Array, wide: jax.Array) -> jax.Array:
-    """Returns the log of width times the largest density in each wide cell."""
-    log_weights, means = components
-    a, b = (x[:-1, None] - means) / sigma, (x[1:, None] - means) / sigma
-    a, b = jnp.where(wide[:, None], a, 0.0), jnp.where(wide[:, None], b, 1.0)
+def _ratios(mixtures: _Mixtures, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Returns log r = log sum_k w_k e^(y_k), y_k = m_k (2x - m_k)/(2 sigma^2), for P and Q at the dots.
+
+    Also the posteriors of the shifted components, [2, M, K]; a bound on the error of log r, [2, M], and one on the
+    relative error of the posteriors, [2, M], in ulp.
+    """
+    means, s2 = mixtures.means[1:], mixtures.sigma * mixtures.sigma
+    rest, log_weights = mixtures.log_weights[:, :1], mixtures.log_weights[:, None, 1:]
+    y = means * (2 * x[:, None] - means) / (2 * s2)
+    there = log_weights > -jnp.inf
+    # Near r = 1: log1p(sum_k w_k (e^(y_k) - 1)), which knows nothing of the unshifted weight.
+    changes = jnp.exp(log_weights) * jnp.expm1(jnp.minimum(y, 50.0))
+    excess = jnp.sum(changes, 2)
+    near = (jnp.abs(excess) < 0.5) & (jnp.max(jnp.where(there, y, -jnp.inf), 2) < 50.0)
+    shape = (2, x.shape[0], 1)
+    terms = jnp.concatenate([jnp.broadcast_to(rest[:, None], shape), log_weights + y], 2)
+    log_ratio = jnp.where(near, jnp.log1p(jnp.where(near, excess, 0.0)), logsumexp(terms))
+    posterior = jnp.exp(log_weights + y - log_ratio[:, :, None])
+    # y is off by 4 ulp of its larger term, a log weight by 2 of itself; each moves log r by its posterior.
+    # 1 - sum_k w_k is off by an ulp of each w_k but one (and nothing if there is one).
+    larger = jnp.abs(means) * (2 * jnp.abs(x[:, None]) + jnp.abs(means)) / (2 * s2)
+    each = jnp.where(there, 4 * larger + 2 * jnp.abs(jnp.where(there, log_weights, 0.0)) + 8, 0.0)
+    more = jnp.maximum(jnp.sum(there, 2) - 1, 0)
+    rest_error = 4 + more * jnp.exp(jnp.minimum(-log_ratio, 700.0))
+    summing = jnp.where(near, 8 * jnp.sum(jnp.abs(changes), 2), rest_error)
+    rounding = 4 * jnp.abs(log_ratio) + jnp.sum(posterior * each, 2) + summing
+    return log_ratio, posterior, rounding, jnp.max(each, 2) + rounding
+
+
+def _largest(mixtures: _Mixtures, x: jax.Array, wide: jax.Array) -> jax.Array:
+    """Returns the logs, [2, M-1], of a bound on the masses of wide cells: width times largest density."""
+    a = (x[:-1, None] - mixtures.means) / mixtures.sigma
+    b = (x[1:, None] - mixtures.means) / mixtures.sigma
     nearest = jnp.where((a < 0) & (b > 0), 0.0, jnp.minimum(jnp.abs(a), jnp.abs(b)))
-    terms = log_weights + jnp.minimum(jnp.log(b - a) - nearest * nearest / 2 - _LOG_SQRT_2PI, 0.0)
-    return logsumexp(terms) + ULP * (64 + 4 * jnp.max(nearest, 1) ** 2)
+    log_width = jnp.log(jnp.where(wide[:, None], b - a, 1.0))
+    most = jnp.minimum(log_width - nearest * nearest / 2 - _LOG_SQRT_2PI, 0.0)
+    most = most + ULP * (64 + 4 * nearest * nearest)
+    return logsumexp(mixtures.log_weights[:, None] + most) + 64 * ULP

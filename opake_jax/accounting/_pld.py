@@ -137,6 +137,11 @@ def _refine(
 @functools.partial(jax.jit, static_argnums=2)
 def _atoms(mechanism: Any, tails: Tails, size: int) -> list[Atoms]:
     pairs = dominating_pairs(mechanism)
+    shapes = {jax.tree.structure(pair): None for pair in pairs}
+    if len(pairs) > 1 and len(shapes) == 1:  # one compilation serves all directions
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(jnp.asarray(leaves)), *pairs)
+        atoms = jax.vmap(lambda pair: pair.atoms(size, tails))(stacked)
+        return [jax.tree.map(lambda leaf, d=d: leaf[d], atoms) for d in range(len(pairs))]
     return [pair.atoms(size, tails) for pair in pairs]
 
 

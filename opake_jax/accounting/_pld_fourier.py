@@ -48,7 +48,7 @@ from opake_jax.accounting._pld_tilt import (
     renyi_epsilon,
 )
 
-__all__ = ["Bounds", "answer", "log_delta_at"]
+__all__ = ["Bounds", "answer"]
 
 _BAND = 1e-6  # relative budget of delta for what lies beyond the band limit
 _ROOT_STEPS = (
@@ -270,7 +270,7 @@ def answer(steps: Steps, query: Query, frequencies: int) -> Bounds:
     within = contour.spread * 1e6
 
     def step(_: Any, state: Any) -> Any:
-        x, low, high = state
+        x, low, high, _ = state
         value, slope, holds = _evaluate(x, contour, spectrum, tails)
         # low: the largest offset where the bound is certainly above its goal; high: below. Row 0 needs the
         # latter, row 1 the former, to be certain.
@@ -286,21 +286,20 @@ def answer(steps: Steps, query: Query, frequencies: int) -> Bounds:
             jnp.where(above, x + contour.spread, x - contour.spread),
         )
         following = jnp.clip(jnp.where(inside, newton, middle), -within, within)
-        return following, low, high
+        found = jnp.where(holds, value, jnp.array([jnp.inf, -jnp.inf]))
+        return following, low, high, found
 
-    # delta at a fixed epsilon: the rounding of the centre is taken off beforehand.
+    # delta at a fixed epsilon: one look, the rounding of the centre taken off beforehand.
     start = jnp.where(query.solve, jnp.zeros(2), -spectrum.shift * jnp.array(_SIDE))
-    rounds = jnp.where(query.solve, _ROOT_STEPS, 0)
+    rounds = jnp.where(query.solve, _ROOT_STEPS, 1)
     unknown = jnp.full(2, jnp.inf)
-    x, low, high = jax.lax.fori_loop(0, rounds, step, (start, -unknown, unknown))
-    value, _, holds = _evaluate(x, contour, spectrum, tails)
-    high0 = jnp.where(holds[0] & (value[0] <= goal[0]), jnp.minimum(high[0], x[0]), high[0])
-    low1 = jnp.where(holds[1] & (value[1] >= goal[1]), jnp.maximum(low[1], x[1]), low[1])
+    state = (start, -unknown, unknown, unknown)
+    _, low, high, found = jax.lax.fori_loop(0, rounds, step, state)
     most = _largest_epsilon(steps)
     upper = jnp.nanmin(
         jnp.stack(
             [
-                _rounded_up(contour.centre + high0 + spectrum.shift[0]),
+                _rounded_up(contour.centre + high[0] + spectrum.shift[0]),
                 _rounded_up(renyi_epsilon(tilt, moment, room)),
                 most,
             ]
@@ -309,18 +308,19 @@ def answer(steps: Steps, query: Query, frequencies: int) -> Bounds:
     upper = jnp.where(
         infinite < query.log_delta, upper, jnp.where(infinite == query.log_delta, most, jnp.inf)
     )
-    lower = contour.centre + low1 - spectrum.shift[1]
+    lower = contour.centre + low[1] - spectrum.shift[1]
     lower = jnp.where(lower > 0, lower * (1 - 4 * ULP), 0.0)
 
     # delta at epsilon
     chernoff = moment - tilt * query.epsilon + log_peak(tilt)
     chernoff = chernoff + ULP * 16 * (jnp.abs(moment) + tilt * jnp.abs(query.epsilon))
-    found = jnp.where(holds, value, jnp.array([jnp.inf, -jnp.inf]))
     finite_part = jnp.nanmin(jnp.stack([found[0], chernoff, jnp.zeros(())]))
     finite_part = jnp.where(query.epsilon >= most, -jnp.inf, finite_part)
     upper_delta = jnp.minimum(jnp.logaddexp(finite_part, infinite) + 8 * ULP, 0.0)
 
-    size = jnp.exp(value[0] - spectrum.log_front[0] + tilt * (contour.centre + x[0])) / contour.size
+    epsilon = jnp.where(query.solve, contour.centre + high[0], query.epsilon)
+    log_delta = jnp.where(query.solve, room, found[0])
+    size = jnp.exp(log_delta - spectrum.log_front[0] + tilt * epsilon) / contour.size
     return Bounds(
         lower=jnp.where(query.solve, jnp.where(jnp.isnan(lower), 0.0, lower), found[1]),
         upper=jnp.where(
