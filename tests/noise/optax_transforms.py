@@ -4,6 +4,7 @@
 a new one in a later optax shows up as missing here.
 """
 
+import functools
 import inspect
 
 import jax
@@ -16,9 +17,9 @@ adabelief adagrad adam adamax adamaxw adamw adan amsgrad fromage lamb lars lion 
 optimistic_adam optimistic_adam_v2 optimistic_gradient_descent radam rmsprop rprop scale_by_rprop sgd sign_sgd
 signum sm3 yogi contrib.acprop contrib.ademamix contrib.adopt contrib.galore contrib.madgrad contrib.muon
 contrib.scale_by_madgrad contrib.simplified_ademamix contrib.sophia
-""".split()
+""".split()  # noqa: SIM905 - a table
 _NO_ARGUMENT = """
-adadelta adafactor add_decayed_weights apply_every centralize identity keep_params_nonnegative lbfgs
+adadelta adafactor centralize identity keep_params_nonnegative lbfgs
 normalize_by_update_norm polyak_sgd scale_by_adadelta scale_by_adam scale_by_adamax scale_by_adan scale_by_amsgrad
 scale_by_belief scale_by_distance_over_gradients scale_by_lbfgs scale_by_lion scale_by_novograd
 scale_by_optimistic_gradient scale_by_param_block_norm scale_by_param_block_rms scale_by_polyak scale_by_radam
@@ -27,7 +28,7 @@ zero_nans contrib.cocob contrib.dadapt_adamw contrib.momo contrib.momo_adam cont
 contrib.reduce_on_plateau contrib.scale_by_acprop contrib.scale_by_ademamix contrib.scale_by_adopt
 contrib.scale_by_cocob contrib.scale_by_galore contrib.scale_by_muon contrib.scale_by_simplified_ademamix
 contrib.schedule_free_adamw contrib.schedule_free_sgd
-""".split()
+""".split()  # noqa: SIM905 - a table
 
 
 def _every(tree):
@@ -40,6 +41,8 @@ def _sgd():
 
 _BY_HAND = {
     "adaptive_grad_clip": lambda: optax.adaptive_grad_clip(0.01),
+    "add_decayed_weights": lambda: optax.add_decayed_weights(0.1),
+    "apply_every": lambda: optax.apply_every(2),
     "add_noise": lambda: optax.add_noise(1.0, 0.55, seed=0),
     "apply_if_finite": lambda: optax.apply_if_finite(_sgd(), 3),
     "chain": lambda: optax.chain(_sgd(), _sgd()),
@@ -92,7 +95,7 @@ def _function(name):
 
 
 TRANSFORMS = (
-    {name: (lambda f=_function(name): f(RATE)) for name in _ONLY_RATE}
+    {name: functools.partial(_function(name), RATE) for name in _ONLY_RATE}
     | {name: _function(name) for name in _NO_ARGUMENT}
     | _BY_HAND
 )
