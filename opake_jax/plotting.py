@@ -105,7 +105,8 @@ def epsilon_over_steps(
         xlim=(0, num_steps),
         ylim=(0, None),
     )
-    _legend(axes, named)
+    if any(named):
+        axes.legend(frameon=False)
     return figure
 
 
@@ -156,7 +157,8 @@ def epsilon_against_noise(
         xlim=(sigmas[0], sigmas[-1]),
         title=f"{num_steps:,} steps, Poisson sampling",
     )
-    _legend(axes, named)
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.legend(title="sample rate", frameon=False)
     return figure
 
 
@@ -200,6 +202,7 @@ def noise_to_signal(
         yticks=range(len(ratios)),
         yticklabels=list(ratios),
     )
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.invert_yaxis()
     return figure
 
@@ -251,8 +254,3 @@ def _end_label(axes: Axes, x: float, y: float, colour: str) -> None:
     axes.annotate(
         round_up(y, 3), (x, y), xytext=(4, 0), textcoords="offset points", color=colour, va="center"
     )
-
-
-def _legend(axes: Axes, named: Mapping[str, Any]) -> None:
-    if any(named):
-        axes.legend(frameon=False)
