@@ -1,5 +1,21 @@
 """The samplers of DP-SGD under the names that its scripts use."""
 
-from opake_jax.sampling import PoissonSampler, Sampler
+from opake_jax.sampling import (
+    FixedSizeSampler,
+    KOutOfTSampler,
+    ParallelPoissonSampler,
+    PoissonSampler,
+    Sampler,
+    ShuffleSampler,
+    UserSampler,
+)
 
-__all__ = ["PoissonSampler", "Sampler"]
+__all__ = [
+    "FixedSizeSampler",
+    "KOutOfTSampler",
+    "ParallelPoissonSampler",
+    "PoissonSampler",
+    "Sampler",
+    "ShuffleSampler",
+    "UserSampler",
+]

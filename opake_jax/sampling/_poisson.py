@@ -17,7 +17,7 @@ from opake_jax.sampling._gaps import (
 )
 from opake_jax.sampling._sampler import MAX_DATASET_SIZE, STATIC, Sampler, step_words
 
-__all__ = ["PoissonSampler", "check_rate"]
+__all__ = ["PoissonSampler", "check_rate", "gap_rows"]
 
 # Without a cap given, more records than fit are drawn with probability below 2^-64 a step; even then
 # the subset that is kept is the uniform one that is accounted for.
@@ -59,6 +59,8 @@ class PoissonSampler(Sampler):
     ((640,), True)
     """
 
+    _tag = "sampling"
+
     dataset_size: int = dataclasses.field(metadata=STATIC)
     sample_rate: float
     capacity: int = dataclasses.field(metadata=STATIC)
@@ -72,12 +74,7 @@ class PoissonSampler(Sampler):
             cap = max(1, binomial_bound(size, rate, _CAP_BITS)) if rate > 0 else 1
         else:
             cap = check_count("capacity", capacity, minimum=1)
-        rows = binomial_bound(size, rate, _GAP_BITS) if rate > 0 else 0
-        require(
-            rows <= MAX_ROWS,
-            f"a batch of about {size * rate:.0f} records is too large to be drawn as one array "
-            f"(at most {MAX_ROWS}): lower sample_rate",
-        )
+        rows = gap_rows(size, rate)
         self._set(
             dataset_size=size,
             sample_rate=rate,
@@ -104,6 +101,17 @@ class PoissonSampler(Sampler):
         return keep_uniform_subset(
             positions, priorities, size=self.dataset_size, capacity=self.capacity
         )
+
+
+def gap_rows(size: int, rate: float) -> int:
+    """Returns how many gaps are drawn: they run out with probability below 2^-128."""
+    rows = binomial_bound(size, rate, _GAP_BITS) if rate > 0 else 0
+    require(
+        rows <= MAX_ROWS,
+        f"a batch of about {size * rate:.0f} records is too large to be drawn as one array "
+        f"(at most {MAX_ROWS}): lower sample_rate",
+    )
+    return rows
 
 
 def check_rate(sample_rate: Any) -> float:

@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import jax
 import numpy as np
@@ -12,7 +12,7 @@ from opake_jax import _threefry
 from opake_jax._checks import check_count, check_key
 from opake_jax.random import key_data, tagged
 
-__all__ = ["MAX_DATASET_SIZE", "STATIC", "Sampler", "step_words"]
+__all__ = ["MAX_DATASET_SIZE", "STATIC", "Sampler", "check_step", "step_words"]
 
 # Indices are int32.
 MAX_DATASET_SIZE = 2**31
@@ -30,6 +30,8 @@ class Sampler(abc.ABC):
     """
 
     dataset_size: int
+    # The purpose of this sampler's random words: no two kinds of sampler share a stream.
+    _tag: ClassVar[str]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -58,10 +60,7 @@ class Sampler(abc.ABC):
           step: whole number in [0, 2^32), may be traced.
         """
         check_key("key", key)
-        step = check_count("step", step, maximum=_MAX_STEP)
-        if isinstance(step, int):
-            step = np.uint32(step)
-        return _sample(self, key_data(tagged(key, "sampling")), step)
+        return _sample(self, key_data(tagged(key, self._tag)), check_step(step))
 
     def batches(
         self, key: jax.Array, num_steps: int, start: int = 0
@@ -77,7 +76,7 @@ class Sampler(abc.ABC):
         check_key("key", key)
         num_steps = check_count("num_steps", num_steps)
         start = check_count("start", start, maximum=_MAX_STEP - num_steps + 1)
-        return self._iterate(key_data(tagged(key, "sampling")), range(start, start + num_steps))
+        return self._iterate(key_data(tagged(key, self._tag)), range(start, start + num_steps))
 
     def _iterate(self, words: jax.Array, steps: range) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for step in steps:
@@ -107,6 +106,12 @@ class Sampler(abc.ABC):
 @jax.jit
 def _sample(sampler: Sampler, words: jax.Array, step: Any) -> tuple[jax.Array, jax.Array]:
     return sampler._draw(words, jax.numpy.asarray(step).astype(jax.numpy.uint32))
+
+
+def check_step(step: Any) -> Any:
+    """Returns a step as a uint32 number or a traced integer."""
+    step = check_count("step", step, maximum=_MAX_STEP)
+    return np.uint32(step) if isinstance(step, int) else step
 
 
 def step_words(words: jax.Array, step: jax.Array) -> jax.Array:
