@@ -140,14 +140,9 @@ def epsilon_against_noise(
     named = _named({f"q = {rate:g}": rate for rate in sample_rates})
     figure, axes = _canvas(axes)
 
-    def epsilon(sigma: Any, rate: Any) -> Any:
-        step = accounting.poisson(accounting.gaussian(sigma), rate)
-        return (step * num_steps).epsilon_at(delta)
-
     with jax.enable_x64(True):  # float32 would round the rates, some of them down
-        grid = jnp.asarray(sigmas), jnp.asarray(list(named.values()), jnp.float64)
-        curve = jax.jit(jax.vmap(jax.vmap(epsilon, (0, None)), (None, 0)))
-        epsilons = np.asarray(curve(*grid))
+        rates = jnp.asarray(list(named.values()), jnp.float64)
+        epsilons = np.asarray(_epsilons(jnp.asarray(sigmas), rates, float(num_steps), float(delta)))
     for i, name in enumerate(named):
         axes.plot(sigmas, epsilons[i], color=_COLOURS[i], linestyle=_STYLES[i], label=name)
     axes.set(
@@ -160,6 +155,17 @@ def epsilon_against_noise(
     axes.yaxis.set_major_formatter("{x:g}")
     axes.legend(title="sample rate", frameon=False)
     return figure
+
+
+@jax.jit
+def _epsilons(sigmas: Any, rates: Any, num_steps: Any, delta: Any) -> jax.Array:
+    """Returns epsilon for every rate (rows) and noise multiplier (columns)."""
+
+    def one(sigma: Any, rate: Any) -> Any:
+        step = accounting.poisson(accounting.gaussian(sigma), rate)
+        return (step * num_steps).epsilon_at(delta)
+
+    return jax.vmap(jax.vmap(one, (0, None)), (None, 0))(sigmas, rates)
 
 
 def noise_to_signal(

@@ -20,7 +20,7 @@ DRAW = {
         {"sigma 4": acc.gaussian(4.0), "sigma 8": acc.gaussian(8.0)}, 10, 1e-5, **k
     ),
     "epsilon_against_noise": lambda **k: plotting.epsilon_against_noise(
-        [1.0, 2.0], [0.01, 0.02], num_steps=100, delta=1e-5, **k
+        [0.8, 1.0], [0.01, 0.02], num_steps=1000, delta=1e-5, **k
     ),
     "noise_to_signal": lambda **k: plotting.noise_to_signal(CLIPPED, 2.0, **k),
 }
@@ -78,7 +78,7 @@ def test_epsilon_over_steps_ends_at_the_queried_epsilon():
 
 
 def test_epsilon_against_noise_is_an_upper_bound_for_each_rate():
-    figure = plotting.epsilon_against_noise([0.8, 1.0], [0.01], num_steps=1000, delta=1e-5)
+    figure = DRAW["epsilon_against_noise"]()
     _, epsilons = lines(figure)[0].get_data()
     # At 1.0: the lattice of tests/reference, row W1.
     assert 1.8282366 <= epsilons[1] <= 1.8282367 * (1 + 1e-3)
