@@ -114,12 +114,12 @@ def broken() -> dict[str, Audit]:
         return optax.GradientTransformation(tx.init, lambda c, s, p: (tx.update(c, s, p)[0], s))
 
     case = functools.partial(poisson, 0.5, 1.0, 2)
-    mean = passed_off(honest, lambda mask: 4.5 / jnp.maximum(mask.sum(), 1))
+    mean = passed_off(honest, lambda mask: 2.25 / jnp.maximum(mask.sum(), 1))
     return {
         "noise halved": case(noise=lambda k: gaussian_noise(0.5, key=k)),
         "clip skipped": case(grad_fn=passed_off(unclipped, lambda mask: 1.0)),
         "padded rows counted": case(sample=all_rows),
-        "mean over the drawn batch": case(grad_fn=mean),
+        "mean over the drawn batch": poisson(0.25, 0.5, 1, grad_fn=mean),
         "one key for every step": case(noise=stuck)._replace(statistic=auditing.spread),
         "cap accounted as none": capped(lambda s: acc.poisson(acc.gaussian(s), 0.95)),
     }

@@ -26,6 +26,8 @@ __all__ = [
 # Neighbouring nodes of the tabulated trade-off curve differ by 3 % in 1 - alpha, and so by some 3 % of
 # the probability that the bound gives away; each node costs one question to the accountant.
 _NODES_PER_E_FOLD = 32
+# How far from its start a noise multiplier is searched for: a factor of 1024.
+_DOUBLINGS = 10
 
 
 def contradicts(points: OperatingPoints, process: accounting.Process) -> np.ndarray:
@@ -42,10 +44,40 @@ def contradicts(points: OperatingPoints, process: accounting.Process) -> np.ndar
     Returns:
       Boolean, shape (...).
     """
-    a, b = points
-    rates, where = np.unique(a, return_inverse=True)
-    beta = np.asarray(process.beta_at(rates))[np.reshape(where, np.shape(a))]
-    return np.any(b < beta, axis=-1)
+    a, b = (np.reshape(x, (-1, np.shape(x)[-1])) for x in points)
+    found = [_contradicts(*row, process) for row in zip(a, b, strict=True)]
+    return np.reshape(found, np.shape(points[0])[:-1])
+
+
+def _contradicts(a: np.ndarray, b: np.ndarray, process: accounting.Process) -> bool:
+    corners = _lower_hull(a, b)
+    beta = process.beta_at(a[corners]) if corners else 0.0
+    return bool(np.any(b[corners] < beta))
+
+
+def _lower_hull(a: np.ndarray, b: np.ndarray) -> list[int]:
+    """Returns the indices of the points that are corners of the convex hull with (0, 1) and (1, 0).
+
+    A trade-off curve is convex and starts and ends at or below these two: if it lies below every corner, it
+    lies below every other point as well.
+    """
+    hull: list[tuple[float, float, int]] = [(0.0, 1.0, -1)]
+    for x, y, i in sorted(
+        (x, y, i) for i, (x, y) in enumerate(zip(a, b, strict=True)) if x + y < 1
+    ):
+        _turn(hull, x, y)
+        hull.append((x, y, i))
+    _turn(hull, 1.0, 0.0)
+    return [i for _, _, i in hull[1:]]
+
+
+def _turn(hull: list[tuple[float, float, int]], x: float, y: float) -> None:
+    """Takes back the last corners that lie on or above the line to (x, y)."""
+    while len(hull) > 1:
+        (x0, y0, _), (x1, y1, _) = hull[-2:]
+        if (x1 - x0) * (y - y0) > (x - x0) * (y1 - y0):
+            return
+        hull.pop()
 
 
 def one_run_contradicts(
@@ -90,9 +122,8 @@ def one_run_contradicts(
 def noise_multiplier_bound(
     points: OperatingPoints,
     make_process: Callable[[float], accounting.Process],
+    start: float,
     *,
-    low: float,
-    high: float,
     tolerance: float = 0.01,
 ) -> float:
     """Returns an upper bound on the noise multiplier that a mechanism in truth has.
@@ -105,25 +136,32 @@ def noise_multiplier_bound(
     Args:
       points: from `points_from_scores` or `points_from_counts`, shape (K,).
       make_process: noise multiplier -> the process that would be claimed.
-      low: a noise multiplier surely below the true one.
-      high: one surely above.
+      start: where the search begins, usually the claimed noise multiplier; it goes on to 1024 times
+        more and less.
       tolerance: relative; the bound is at most so much larger than it could be.
 
     Returns:
-      A number in (low, high]; inf if not even the claim of `high` is contradicted.
+      A positive number; inf if no claim is contradicted.
     """
-    check_real("low", low, low_open=True)
-    check_real("high", high, low=float(low), low_open=True)
+    check_real("start", start, low_open=True)
     check_real("tolerance", tolerance, low_open=True)
-    if not contradicts(points, make_process(high)):
-        return math.inf
-    low, high = float(low), float(high)
+
+    def refuted(noise_multiplier: float) -> bool:
+        return bool(contradicts(points, make_process(noise_multiplier)))
+
+    here = float(start)
+    begins_refuted = refuted(here)
+    for _ in range(_DOUBLINGS):
+        there = here * (0.5 if begins_refuted else 2.0)
+        if refuted(there) != begins_refuted:
+            break
+        here = there
+    else:
+        return here if begins_refuted else math.inf
+    low, high = min(here, there), max(here, there)
     while high > low * (1.0 + tolerance):
         middle = math.sqrt(low * high)
-        if contradicts(points, make_process(middle)):
-            high = middle
-        else:
-            low = middle
+        low, high = (low, middle) if refuted(middle) else (middle, high)
     return high
 
 
@@ -156,14 +194,12 @@ def judge(
     Args:
       points: from `points_from_scores`, `points_from_counts` or `points_from_runs`, shape (K,).
       make_process: noise multiplier -> the process of a whole run.
-      noise_multiplier: the claimed one. Searched for is up to 32 times more and less.
+      noise_multiplier: the claimed one.
       delta: in (0, 1).
     """
     check_real("noise_multiplier", noise_multiplier, low_open=True)
     claim = make_process(noise_multiplier)
-    bound = noise_multiplier_bound(
-        points, make_process, low=noise_multiplier / 32, high=noise_multiplier * 32
-    )
+    bound = noise_multiplier_bound(points, make_process, noise_multiplier)
     in_family = 0.0 if bound == math.inf else make_process(bound).epsilon_bounds(delta)[0]
     return Verdict(
         claimed=claim.epsilon_at(delta),

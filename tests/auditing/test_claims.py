@@ -32,18 +32,47 @@ def test_the_bound_on_the_noise_is_the_gaussian_fit_for_the_gaussian_mechanism()
     rng = np.random.default_rng(5)
     points = auditing.points_from_scores(rng.normal(size=2000) + 1, rng.normal(size=2000))
     exact = 1 / float(auditing.gdp_lower_bound(points))
-    got = auditing.noise_multiplier_bound(points, acc.gaussian, low=0.1, high=10, tolerance=1e-4)
-    assert exact <= got <= exact * 1.0002
+    for start in (0.03, 1.0, 7.0):
+        got = auditing.noise_multiplier_bound(points, acc.gaussian, start, tolerance=1e-4)
+        assert exact <= got <= exact * 1.0002
     steps = auditing.noise_multiplier_bound(
-        points, lambda s: acc.gaussian(s) * 4, low=0.1, high=10, tolerance=1e-4
+        points, lambda s: acc.gaussian(s) * 4, 1.0, tolerance=1e-4
     )
     assert steps == pytest.approx(2 * exact, rel=2e-4)
 
 
+def test_a_verdict_gathers_the_bounds():
+    rng = np.random.default_rng(6)
+    points = auditing.points_from_scores(rng.normal(size=9000) + 1, rng.normal(size=9000))
+    found = auditing.judge(points, acc.gaussian, 1.0, delta=1e-5)
+    assert found.claimed == acc.gaussian(1.0).epsilon_at(1e-5)
+    assert found.lower == auditing.epsilon_lower_bound(points, 1e-5)
+    fit = auditing.gdp_epsilon(auditing.gdp_lower_bound(points), 1e-5)
+    assert found.lower_in_family == pytest.approx(fit, rel=0.02)
+    assert not found.contradicted
+    assert auditing.judge(points, acc.gaussian, 1.5, delta=1e-5).contradicted
+
+
+def test_only_corners_of_the_hull_are_asked_and_they_decide():
+    """Oracle: every point against the curve, for random points."""
+    rng = np.random.default_rng(7)
+    for _ in range(200):
+        a, b = rng.random((2, 12)) ** 2
+        mu = rng.random() * 3
+        expected = np.any(b < gaussian_curve(a, mu))
+        got = auditing.contradicts(OperatingPoints(a, b), acc.gaussian(1 / mu))
+        assert got == expected
+
+
 def test_no_bound_on_the_noise_where_nothing_was_learnt():
     points = OperatingPoints(np.array([0.6]), np.array([0.6]))
-    bound = auditing.noise_multiplier_bound(points, acc.gaussian, low=0.1, high=10)
-    assert bound == np.inf
+    assert auditing.noise_multiplier_bound(points, acc.gaussian, 1.0) == np.inf
+
+
+def test_the_search_ends_where_everything_is_refuted():
+    points = OperatingPoints(np.array([1e-12]), np.array([1e-12]))
+    bound = auditing.noise_multiplier_bound(points, acc.gaussian, 1000.0)
+    assert bound == 1000.0 / 1024
 
 
 @pytest.mark.parametrize("mu", [0.05, 1.0, 8.0])
@@ -76,15 +105,13 @@ def test_one_run_contradicts_what_the_gaussian_bound_excludes(r, v):
 
 
 @pytest.mark.parametrize(
-    ("changed", "words"),
-    [({"low": 0.0}, "low"), ({"high": 0.01}, "high"), ({"tolerance": 0.0}, "tolerance")],
+    ("start", "changed", "words"),
+    [(0.0, {}, "start"), (np.inf, {}, "start"), (1.0, {"tolerance": 0.0}, "tolerance")],
 )
-def test_bad_brackets_raise_by_name(changed, words):
+def test_bad_searches_raise_by_name(start, changed, words):
     points = OperatingPoints(np.array([0.1]), np.array([0.1]))
     with pytest.raises(ValueError, match=words):
-        auditing.noise_multiplier_bound(
-            points, acc.gaussian, **{"low": 0.1, "high": 10.0, **changed}
-        )
+        auditing.noise_multiplier_bound(points, acc.gaussian, start, **changed)
 
 
 def test_one_game_at_a_time():
