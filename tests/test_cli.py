@@ -4,11 +4,13 @@ import json
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 
 import opake_jax.accounting as acc
-from opake_jax.cli import main
+from opake_jax.cli import _main, _setting, main
+from opake_jax.types import NeighboringRelation
 
 RUN = ["--noise-multiplier", "1", "--sample-rate", "0.01", "--steps", "1000"]
 # An independent tilted-FFT lattice: tests/reference/accounting_reference.json.
@@ -49,29 +51,52 @@ def test_delta_is_bracketed(capsys):
     assert 9.2218e-10 <= data["delta"] <= 9.2240e-10
 
 
-@pytest.mark.parametrize(
-    ("options", "low", "high"),
-    [
-        # Closed form, mpmath: sqrt(10)-GDP is gaussian(1 / sqrt(10)).
-        ("--noise-multiplier 1 --steps 1", 4.377178, 4.377179),
-        # Brute-force lattices of ../shared/design/accounting.md, "Amplification".
-        (
-            "--noise-multiplier 1 --batch-size 256 --dataset-size 50000 --capacity 256 --steps 1000",
-            6.4520,
-            6.4528,
-        ),
-        ("--noise-multiplier 1 --sample-rate 0.01 --workers 2 --steps 1000", 3.9785, 3.9795),
-        (
-            "--noise-multiplier 1 --batch-size 10 --dataset-size 1000 --fixed-size --steps 1000",
-            14.8205,
-            14.8225,
-        ),
-        ("--noise-multiplier 1 --relation replace_one", 9.9965, 9.9975),
-    ],
-)
-def test_each_kind_of_sampling_gets_its_own_analysis(capsys, options, low, high):
-    data = ask_json(capsys, "epsilon", *options.split(), "--delta", "1e-5")
-    assert low <= data["epsilon"] <= high
+GAUSSIAN = acc.gaussian(1.0)
+REPLACE = NeighboringRelation.REPLACE_ONE
+# The options, what they mean, and where epsilon at delta 1e-5 lies: the closed form (mpmath) or the lattices of
+# tests/accounting/lattice.py and ../shared/design/accounting.md, "Amplification".
+KINDS = {
+    "": (lambda: GAUSSIAN * 1, 4.377178, 4.377179),
+    "--relation replace_one": (lambda: acc.gaussian(1.0, relation=REPLACE) * 1, 9.9965, 9.9975),
+    "--sample-rate 0.01 --steps 1000": (
+        lambda: acc.poisson(GAUSSIAN, 0.01) * 1000, 1.8282366, 1.8285,
+    ),
+    "--batch-size 500 --dataset-size 50000 --steps 1000": (
+        lambda: acc.poisson(GAUSSIAN, 0.01) * 1000, 1.8282366, 1.8285,
+    ),
+    "--batch-size 256 --dataset-size 50000 --capacity 256 --steps 1000": (
+        lambda: acc.poisson(
+            GAUSSIAN, 256 / 50000, truncated_batch_size=256, dataset_size=50000
+        ) * 1000, 6.4518, 6.4528,
+    ),
+    "--sample-rate 0.01 --workers 2 --steps 1000": (
+        lambda: acc.parallel_poisson(GAUSSIAN, 0.01, num_workers=2) * 1000, 3.9785, 3.9795,
+    ),
+    "--batch-size 10 --dataset-size 1000 --fixed-size --steps 1000": (
+        lambda: acc.fixed_size(
+            acc.gaussian(1.0, relation=REPLACE), batch_size=10, dataset_size=1000
+        ) * 1000, 14.8206, 14.8225,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("options", KINDS, ids=lambda o: o or "none")
+def test_each_kind_of_sampling_is_its_own_process(options):
+    argv = ["epsilon", "--noise-multiplier", "1", *options.split()]
+    args = _main._parser().parse_args(argv)
+    (row,) = _setting.grid(args, _setting.PARAMETERS)
+    asked = _setting.setting(args).process(*row.values())
+    meant = KINDS[options][0]()
+    assert jax.tree.structure(asked) == jax.tree.structure(meant)
+    assert jax.tree.leaves(asked) == jax.tree.leaves(meant)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", KINDS, ids=lambda o: o or "none")
+def test_each_kind_of_sampling_has_its_own_epsilon(capsys, options):
+    argv = ["epsilon", "--noise-multiplier", "1", *options.split(), "--delta", "1e-5"]
+    _, low, high = KINDS[options]
+    assert low <= ask_json(capsys, *argv)["epsilon"] <= high
 
 
 def test_a_table_agrees_with_single_answers_from_above(capsys):
