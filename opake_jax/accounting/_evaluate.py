@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from opake_jax._checks import is_traced
 from opake_jax.accounting._rounding import to_program
@@ -40,45 +41,64 @@ def float64_on_cpu() -> Iterator[None]:
 
 
 def evaluate_traced(
-    core: Callable[[Any], tuple[jax.Array, jax.Array]], arguments: Any
-) -> tuple[jax.Array, jax.Array]:
-    """Returns core(arguments) = (lower, upper), with tracers among the arguments.
+    core: Callable[[Any], tuple[jax.Array, ...]], arguments: Any, sides: tuple[int, ...]
+) -> tuple[jax.Array, ...]:
+    """Returns core(arguments), with tracers among the arguments, in the program's float.
 
     Args:
-      core: a function of the same tree with float64 scalars for leaves; differentiable forwards.
-      arguments: a tree of scalars, some of them traced.
+      core: a function of the same tree with float64 leaves; differentiable forwards.
+      arguments: a tree of numbers, some of them traced.
+      sides: for each result of core, on which side it must stay when it is rounded: +1 or -1.
 
     Returns:
-      Two scalars in the program's float, rounded outwards. Their derivative is taken in float64 and is
-      linear in the program's float, so that jax can transpose it outside.
+      The results, rounded outwards. Their derivative is formed in float64 and is linear in the
+      program's float, so that jax can transpose it outside.
     """
     leaves, tree = jax.tree.flatten(arguments)
-    wide = jax.config.jax_enable_x64  # type: ignore[attr-defined]
     slots = [i for i, leaf in enumerate(leaves) if is_traced(leaf)]
+    wide = jax.config.jax_enable_x64  # type: ignore[attr-defined]
+    dtype = jnp.float64 if wide else jnp.float32
 
-    def from_numbers(numbers: Any) -> tuple[jax.Array, jax.Array]:
-        full = [jnp.float64(0.0) if is_traced(leaf) else jnp.float64(leaf) for leaf in leaves]
+    def in_float64(numbers: Any) -> tuple[jax.Array, ...]:
+        full = [None if is_traced(leaf) else jnp.asarray(leaf, jnp.float64) for leaf in leaves]
         for slot, number in zip(slots, numbers, strict=True):
             full[slot] = number
         return core(jax.tree.unflatten(tree, full))
 
     @jax.custom_jvp
-    def call(*numbers: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def call(*numbers: jax.Array) -> tuple[jax.Array, ...]:
         with jax.enable_x64(True):
-            lower, upper = from_numbers([n.astype(jnp.float64) for n in numbers])
-            return (lower, upper) if wide else (to_program(lower, -1), to_program(upper, +1))
+            values = in_float64([jnp.asarray(n, jnp.float64) for n in numbers])
+            if wide:
+                return values
+            return tuple(to_program(v, side) for v, side in zip(values, sides, strict=True))
 
-    @call.defjvp
+    @functools.partial(call.defjvp, symbolic_zeros=True)
     def _jvp(primals: Any, tangents: Any) -> Any:
-        with jax.enable_x64(True):
-            point = jnp.stack([p.astype(jnp.float64) for p in primals])
-            rows = jax.jacfwd(lambda v: from_numbers(list(v)))(point)
-            dtype = jnp.float64 if wide else jnp.float32
-            rows = [[row[i].astype(dtype) for i in range(len(slots))] for row in rows]
-        slopes = [
-            sum(r * t.astype(dtype) for r, t in zip(row, tangents, strict=True)) for row in rows
+        moving = [
+            i
+            for i, t in enumerate(tangents)
+            if not isinstance(t, jax.custom_derivatives.SymbolicZero)
         ]
-        return call(*primals), tuple(slopes)
+        with jax.enable_x64(True):
+            point = [jnp.asarray(primals[i], jnp.float64) for i in moving]
+
+            def along(some: Any) -> tuple[jax.Array, ...]:
+                full = [jnp.asarray(p, jnp.float64) for p in primals]
+                for i, number in zip(moving, some, strict=True):
+                    full[i] = number
+                return in_float64(full)
+
+            rows = jax.jacfwd(along)(point) if moving else ((),) * len(sides)
+            rows = [[slope.astype(dtype) for slope in row] for row in rows]
+        values = call(*primals)
+        slopes = []
+        for value, row in zip(values, rows, strict=True):
+            total = jnp.zeros_like(value)
+            for i, slope in zip(moving, row, strict=True):
+                total = total + jnp.tensordot(slope, tangents[i], np.ndim(tangents[i]))
+            slopes.append(total)
+        return values, tuple(slopes)
 
     floats = [leaves[i] for i in slots]
     return call(*[n if jnp.issubdtype(n.dtype, jnp.floating) else n * 1.0 for n in floats])

@@ -19,21 +19,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-__all__ = ["beta", "epsilon", "log_delta", "log_delta_bounds", "mills", "quantile"]
+__all__ = ["beta", "epsilon", "log_delta", "mills", "quantile"]
 
 _LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)
-# Laplace's continued fraction with 50 terms agrees with 40-digit mpmath to 1.2e-16 from 3 upwards;
-# below, erfc times exp does to 1e-15 (tests/accounting/test_mu_gdp.py).
-_SWITCH, _TERMS = 3.0, 50
+# Laplace's continued fraction with 24 terms agrees with 40-digit mpmath to 1e-15 from 4.5 upwards; below, erfc times
+# exp does to 2e-15, and 1 - t m to 3e-14 (tests/accounting/test_mu_gdp.py).
+_SWITCH, _TERMS = 4.5, 24
+_RELATIVE = 1e-13
 _NODES, _WEIGHTS = (a / 2 for a in np.polynomial.legendre.leggauss(10))
-# Relative error of a value of m or of 1 - s m: measured 1.5e-15, taken twice.
-_RELATIVE = 3e-15
-_NEWTON = 24  # from sqrt(2 log 1/delta) the slowest case of the test grid takes 11
+_NARROW = 0.5  # 10 Gauss nodes integrate 1 - s m(s) over an interval of that width to 1e-16
+_NEWTON = 24  # from sqrt(2 log 1/delta) the slowest case of the tests takes 11
 
 
 def mills(t: Any) -> tuple[jax.Array, jax.Array]:
     """Returns m(t) = Phi(-t)/phi(t) and 1 - t m(t) > 0, for t >= -8 (below, m is clipped)."""
-    t = jnp.asarray(t, jnp.float64)
     high = jnp.maximum(t, _SWITCH)
     rest = high
     for k in range(_TERMS, 1, -1):
@@ -50,55 +49,60 @@ def _log_phi(t: Any) -> Any:
     return -t * t / 2 - _LOG_ROOT_2PI
 
 
-def _mills_drop(t: Any, mu: Any) -> jax.Array:
-    """Returns m(t) - m(t + mu) for t >= -3, without cancellation."""
-    narrow = jnp.minimum(mu, 0.5)
-    nodes = t + narrow * (0.5 + jnp.asarray(_NODES))
-    small = narrow * jnp.sum(jnp.asarray(_WEIGHTS) * mills(nodes)[1])
-    return jnp.where(mu <= 0.5, small, mills(t)[0] - mills(t + mu)[0])
+def _profile(mu: Any, t: Any) -> tuple[jax.Array, jax.Array]:
+    """Returns log delta at t = epsilon/mu - mu/2 and m(t + mu), for finite mu > 0."""
+    narrow = jnp.minimum(mu, _NARROW)
+    middle, left = jnp.maximum(t, -3.0), jnp.minimum(t, -3.0)
+    nodes = middle + narrow * (0.5 + _NODES)
+    points = jnp.stack([middle, middle + mu, -left, left + mu])
+    m, slopes = mills(jnp.concatenate([points, nodes]))  # one call: half of the compile time
+    # A narrow step is integrated, a wide one does not cancel.
+    drop = jnp.where(mu <= _NARROW, narrow * (slopes[4:] @ jnp.asarray(_WEIGHTS)), m[0] - m[1])
+    right = _log_phi(middle) + jnp.log(drop)
+    # t < -3: delta = 1 - Phi(t) - phi(t) m(u), near 1.
+    near_one = jnp.log1p(-jnp.exp(_log_phi(left)) * (m[2] + m[3]))
+    return jnp.where(t >= -3.0, right, near_one), jnp.where(t >= -3.0, m[1], m[3])
+
+
+def _usable(mu: Any) -> Any:
+    """Returns mu, or 1 where it is no positive finite number."""
+    return jnp.where((mu > 0) & (mu < jnp.inf), mu, 1.0)
 
 
 @jax.custom_jvp
-def log_delta(mu: Any, epsilon: Any) -> jax.Array:
-    """Returns log delta(epsilon) of mu-Gaussian DP, mu >= 0, epsilon >= 0: good to a few ulp."""
-    safe = jnp.where((mu > 0) & (mu < jnp.inf), mu, 1.0)
-    t = jnp.where(mu > 0, epsilon / safe - safe / 2, 0.0)
-    middle = jnp.maximum(t, -3.0)
-    right = _log_phi(middle) + jnp.log(_mills_drop(middle, safe))
-    # t < -3: delta = 1 - Phi(t) - phi(t) m(u), near 1.
-    left_t = jnp.minimum(t, -3.0)
-    missing = jnp.exp(_log_phi(left_t)) * (mills(-left_t)[0] + mills(left_t + safe)[0])
-    value = jnp.where(t >= -3.0, right, jnp.log1p(-missing))
-    value = jnp.where(mu == 0, -jnp.inf, jnp.where(mu == jnp.inf, 0.0, value))
-    return jnp.where(jnp.isnan(mu) | jnp.isnan(epsilon) | (mu < 0), jnp.nan, value)
+def log_delta(mu: Any, epsilon: Any) -> tuple[jax.Array, jax.Array]:
+    """Returns (lower, upper) around log delta(epsilon) of mu-Gaussian DP, mu >= 0, epsilon >= 0."""
+    safe = _usable(mu)
+    t = epsilon / safe - safe / 2
+    value, m_u = _profile(safe, t)
+    error = _error(safe, t, value, m_u)
+    ends = [
+        jnp.where(mu == 0, -jnp.inf, jnp.where(mu == jnp.inf, 0.0, end))
+        for end in (value - error, jnp.minimum(value + error, 0.0))
+    ]
+    bad = jnp.isnan(mu) | (mu < 0) | ~(epsilon >= 0)
+    return jnp.where(bad, jnp.nan, ends[0]), jnp.where(bad, jnp.nan, ends[1])
 
 
 @log_delta.defjvp
 def _log_delta_jvp(primals: Any, tangents: Any) -> Any:
     mu, epsilon = primals
     d_mu, d_epsilon = tangents
-    value = log_delta(mu, epsilon)
-    t = epsilon / mu - mu / 2
-    scale = jnp.exp(_log_phi(t) - value)  # phi(t) / delta = 1 / (m(t) - m(u))
-    return value, scale * (d_mu - mills(t + mu)[0] * d_epsilon)
+    ends = log_delta(mu, epsilon)
+    safe = _usable(mu)
+    t = epsilon / safe - safe / 2
+    scale = jnp.exp(_log_phi(t) - ends[1])  # phi(t) / delta = 1 / (m(t) - m(u))
+    slope = scale * (d_mu - _profile(safe, t)[1] * d_epsilon)
+    return ends, (slope, slope)
 
 
-def log_delta_bounds(mu: Any, epsilon: Any) -> tuple[jax.Array, jax.Array]:
-    """Returns (lower, upper) around log delta(epsilon), the rounding of mu itself included."""
-    value = log_delta(mu, epsilon)
-    error = jnp.where((mu > 0) & (mu < jnp.inf), _error(mu, epsilon, value), 0.0)
-    return value - error, jnp.minimum(value + error, 0.0)
-
-
-def _error(mu: Any, epsilon: Any, value: Any) -> Any:
-    """Returns a bound on the absolute rounding error of log_delta.
+def _error(mu: Any, t: Any, value: Any, m_u: Any) -> Any:
+    """Returns a bound on the absolute rounding error of log delta, that of mu included.
 
     exp and erfc: relative to t^2. t inherits 4 ulp of mu and of epsilon/mu, and log delta moves by
     phi(t)/delta (|d mu| + mu m(u) |d t|).
     """
-    safe = jnp.where((mu > 0) & (mu < jnp.inf), mu, 1.0)
-    t = epsilon / safe - safe / 2
-    moved = safe * (1 + (safe + epsilon / safe) * mills(t + safe)[0])
+    moved = mu * (1 + (mu + jnp.abs(t + mu / 2)) * m_u)
     return _RELATIVE * (4 + t * t) + 1e-15 * moved * jnp.exp(_log_phi(t) - value)
 
 
@@ -109,33 +113,28 @@ def epsilon(mu: Any, log_delta_target: Any) -> tuple[jax.Array, jax.Array]:
     log delta is concave and decreasing in t, so that Newton's method from the right stays on the
     right. The rounding errors of the value, of mu and of the last steps are added outward.
     """
-    fine = (mu > 0) & (mu < jnp.inf) & (log_delta_target < 0) & (log_delta_target > -jnp.inf)
-    m, target = jnp.where(fine, mu, 1.0), jnp.where(fine, log_delta_target, -1.0)
+    m, target = _usable(mu), jnp.clip(log_delta_target, -1e300, -1e-300)
+    start = jnp.sqrt(-2 * target)  # Phi(-t) <= e^(-t^2/2)
 
-    def value_and_slope(t: Any) -> tuple[Any, Any]:
-        value = log_delta(m, jnp.maximum(m * (t + m / 2), 0.0))
-        return value, -m * jnp.exp(_log_phi(t) - value) * mills(t + m)[0]
+    def slope_at(t: Any, value: Any, m_u: Any) -> Any:  # d log delta / d t = -mu m(u) phi(t)/delta
+        return jnp.minimum(-m * jnp.exp(_log_phi(t) - value) * m_u, -1e-300)
 
     def step(state: Any) -> Any:
         count, t, _ = state
-        value, slope = value_and_slope(t)
-        move = (value - target) / jnp.where(slope < 0, slope, -1.0)
-        following = jnp.clip(t - move, -m / 2, start)
+        value, m_u = _profile(m, t)
+        following = jnp.clip(t - (value - target) / slope_at(t, value, m_u), -m / 2, start)
         return count + 1, following, jnp.abs(following - t) > 1e-15 * (m + jnp.abs(t))
-
-    start = jnp.sqrt(-2 * target)  # Phi(-t) <= e^(-t^2/2)
 
     def moving(state: Any) -> Any:
         return state[2] & (state[0] < _NEWTON)
 
-    t = jax.lax.while_loop(moving, step, (0, start, target < 0))[1]
-    value, slope = value_and_slope(t)
+    t = jax.lax.while_loop(moving, step, (np.int32(0), start, target < 0))[1]
+    value, m_u = _profile(m, t)
     root = m * (t + m / 2)
     # In epsilon: what Newton left over, and the rounding of log delta, of mu and of the last steps.
-    per_log_delta = m / jnp.where(slope < 0, -slope, 1e-300)
-    slack = per_log_delta * (jnp.abs(value - target) + _error(m, root, value))
-    slack = slack + _RELATIVE * (m * m + jnp.abs(m * t))
-    at_zero = log_delta_bounds(m, jnp.zeros_like(m))
+    left_over = jnp.abs(value - target) + _error(m, t, value, m_u)
+    slack = m * left_over / -slope_at(t, value, m_u) + _RELATIVE * (m * m + jnp.abs(m * t))
+    at_zero = log_delta(m, jnp.zeros_like(m))
     upper = jnp.where(at_zero[1] <= target, 0.0, root + slack)
     lower = jnp.where(at_zero[0] <= target, 0.0, root - slack)
     lower, upper = jnp.maximum(lower, 0.0), jnp.maximum(upper, 0.0)
@@ -150,10 +149,10 @@ def _epsilon_jvp(primals: Any, tangents: Any) -> Any:
     mu, target = primals
     d_mu, d_target = tangents
     lower, upper = epsilon(mu, target)
-    t = upper / mu - mu / 2
-    m = mills(t + mu)[0]
+    safe = _usable(mu)
+    t = upper / safe - safe / 2
     # implicit: d log delta = (d_mu - m(u) d_epsilon) / (m(t) - m(u))
-    slope = (d_mu - jnp.exp(target - _log_phi(t)) * d_target) / m
+    slope = (d_mu - jnp.exp(target - _log_phi(t)) * d_target) / _profile(safe, t)[1]
     slope = jnp.where(upper > 0, slope, 0.0)
     return (lower, upper), (slope, slope)
 

@@ -12,6 +12,7 @@ from opake_jax.accounting._gaussian_pairs import GaussianMixturePair
 from opake_jax.accounting._inner import check_inner, check_relation_of
 from opake_jax.accounting._pairs import dominating_pairs
 from opake_jax.accounting._process import Mechanism
+from opake_jax.accounting._renyi import divergence, sampled_excess
 from opake_jax.accounting._sampled_pairs import sampled_pairs
 from opake_jax.accounting._truncated_poisson import truncated_poisson
 from opake_jax.types import NeighboringRelation
@@ -41,6 +42,13 @@ class Poisson(Mechanism):
         """Returns: the sample rate is a probability and the inner mechanism is valid."""
         rate = jnp.asarray(self.sample_rate)
         return (rate >= 0) & (rate <= 1) & self.inner.is_valid()
+
+    def renyi(self, orders: Any) -> Any:
+        """Returns the exact divergences (`rdp.poisson_gaussian`); of the replace-one pair likewise."""
+        excess = sampled_excess(
+            self.inner.noise_multiplier, self.sample_rate, orders, self.relation
+        )
+        return divergence(excess, orders)
 
 
 @dominating_pairs.register

@@ -22,6 +22,7 @@ from opake_jax.accounting._rounding import outward
 __all__ = ["Queries"]
 
 Bounds = tuple[Any, Any]
+_OUT = (-1, +1)  # a lower bound is rounded down, an upper one up
 
 
 class Queries:
@@ -183,7 +184,7 @@ def _epsilon(parts: Any, delta: Any, accountant: Any) -> Bounds:
     if any_traced((parts, delta)):
         if _all_gaussian(parts, accountant):
             return evaluate_traced(
-                lambda a: _mu_gdp.epsilon(_mu(a[0]), jnp.log(a[1])), (parts, delta)
+                lambda a: _mu_gdp.epsilon(_mu(a[0]), jnp.log(a[1])), (parts, delta), _OUT
             )
         lower, upper = accountant.epsilon_bounds(parts, delta)
         valid = _traced_validity(parts)
@@ -203,7 +204,9 @@ def _epsilon(parts: Any, delta: Any, accountant: Any) -> Bounds:
 def _delta(parts: Any, epsilon: Any, accountant: Any) -> Bounds:
     if any_traced((parts, epsilon)):
         if _all_gaussian(parts, accountant):
-            return evaluate_traced(lambda a: _gaussian_delta(_mu(a[0]), a[1]), (parts, epsilon))
+            return evaluate_traced(
+                lambda a: _gaussian_delta(_mu(a[0]), a[1]), (parts, epsilon), _OUT
+            )
         lower, upper = accountant.delta_bounds(parts, epsilon)
         valid = _traced_validity(parts)
         return jnp.where(valid, lower, 0.0), jnp.where(valid, upper, 1.0)
@@ -222,7 +225,7 @@ def _delta(parts: Any, epsilon: Any, accountant: Any) -> Bounds:
 def _beta(parts: Any, alpha: Any, accountant: Any) -> Bounds:
     if any_traced((parts, alpha)):
         if _all_gaussian(parts, accountant):
-            return evaluate_traced(lambda a: _mu_gdp.beta(_mu(a[0]), a[1]), (parts, alpha))
+            return evaluate_traced(lambda a: _mu_gdp.beta(_mu(a[0]), a[1]), (parts, alpha), _OUT)
         lower, upper = accountant.beta_bounds(parts, alpha)
         valid = _traced_validity(parts)
         return jnp.where(valid, lower, 0.0), jnp.where(valid, upper, 1.0)
@@ -293,7 +296,7 @@ def _traced_validity(parts: Any) -> Any:
 
 
 def _gaussian_delta(mu: Any, epsilon: Any) -> tuple[jax.Array, jax.Array]:
-    lower, upper = _mu_gdp.log_delta_bounds(mu, epsilon)
+    lower, upper = _mu_gdp.log_delta(mu, epsilon)
     return jnp.exp(lower) * (1 - 1e-15), jnp.minimum(jnp.exp(upper) * (1 + 1e-15), 1.0)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from opake_jax.accounting._gaussian_pairs import GaussianMixturePair
 from opake_jax.types import NeighboringRelation
@@ -25,7 +26,7 @@ def sampled_pairs(
       relation: which datasets count as neighbours.
     """
     weights = jnp.stack([jnp.asarray(p, jnp.float64) for p in probabilities])
-    means = jnp.arange(1.0, len(probabilities) + 1)
+    means = jnp.asarray(np.arange(1.0, len(probabilities) + 1))
     sigma = jnp.asarray(noise_multiplier, jnp.float64)
     if relation is NeighboringRelation.REPLACE_ONE:
         return (GaussianMixturePair(weights, means, weights, -means, sigma),)

@@ -11,6 +11,7 @@ from opake_jax.accounting._binomial import log_binomial_tails
 from opake_jax.accounting._inner import check_inner, check_relation_of
 from opake_jax.accounting._pairs import MixturePair, dominating_pairs
 from opake_jax.accounting._process import Mechanism
+from opake_jax.accounting._renyi import divergence, sampled_excess
 from opake_jax.accounting._sampled_pairs import sampled_pairs
 from opake_jax.types import NeighboringRelation
 
@@ -48,6 +49,21 @@ class TruncatedPoisson(Mechanism):
         whole = (jnp.floor(cap) == cap) & (jnp.floor(size) == size)
         return (rate >= 0) & (rate <= 1) & (cap >= 1) & (size >= 1) & whole & self.inner.is_valid()
 
+    def renyi(self, orders: Any) -> Any:
+        """Returns the divergences of the mixture: moments add up with the branches' probabilities."""
+        spare, full, kept = _overflow(self)
+        sigma = jnp.asarray(self.inner.noise_multiplier, jnp.float64)
+        plain = sampled_excess(sigma, self.sample_rate, orders, self.relation)
+        over = sampled_excess(sigma / 2, kept, orders, _overflow_relation(self.relation))
+        both = jnp.logaddexp(jnp.log(spare) + plain, jnp.log(full) + over)
+        return divergence(jnp.where(full > 0, both, plain), orders)
+
+
+def _overflow_relation(relation: NeighboringRelation) -> NeighboringRelation:
+    """Returns the relation of the overflow branch's pair; see `truncated_poisson`."""
+    add_remove = relation is NeighboringRelation.ADD_REMOVE
+    return relation if add_remove else NeighboringRelation.REPLACE_ONE
+
 
 def _overflow(mechanism: TruncatedPoisson) -> tuple[Any, Any, Any]:
     """Returns 1 - p, p = Pr[others fill the batch] and q' = Pr[the unit is kept | they do]."""
@@ -72,10 +88,8 @@ def _(mechanism: TruncatedPoisson) -> tuple[MixturePair, ...]:
     spare, full, kept = _overflow(mechanism)
     sigma = jnp.asarray(mechanism.inner.noise_multiplier, jnp.float64)
     plain = sampled_pairs(sigma, [mechanism.sample_rate], mechanism.relation)
-    if mechanism.relation is NeighboringRelation.ADD_REMOVE:
-        over = sampled_pairs(sigma / 2, [kept], NeighboringRelation.ADD_REMOVE)
-    else:
-        over = sampled_pairs(sigma / 2, [kept], NeighboringRelation.REPLACE_ONE) * len(plain)
+    over = sampled_pairs(sigma / 2, [kept], _overflow_relation(mechanism.relation))
+    over = over * (len(plain) // len(over))
     weights = jnp.stack([spare, full])
     return tuple(MixturePair(weights, both) for both in zip(plain, over, strict=True))
 

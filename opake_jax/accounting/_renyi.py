@@ -1,0 +1,270 @@
+"""Renyi divergences of subsampled Gaussians at every real order above 1, by quadrature.
+
+With Q = N(0, sigma^2) and l(x) = log p(x)/q(x), what is wanted is A = E_Q e^(a l), D_a = log(A)/(a - 1). Since
+E_Q (e^l - 1) = 0,
+
+    A - 1 = E_Q g,   g = e^(a l) - 1 - a (e^l - 1) >= 0,
+
+a sum of positive terms at any a: nothing cancels however small the sample rate is, and A - 1 keeps its
+digits. (Two mixtures: g = r_P^a r_Q^(1-a) - 1 - a (r_P - 1) - (1-a) (r_Q - 1), also >= 0: the function is
+convex and this is its height above a tangent plane.)
+
+The trapezoidal rule converges geometrically. Nodes are uniform in t(x) = x/sigma + asinh((x - x0)/sigma^2): steps
+of sigma where the Gaussian changes, of sigma^2 around x0, where l turns from flat to steep and has its
+nearest singularities, x0 +- i pi sigma^2.
+
+The integrand of a high order has its other mode near x = a, perhaps far beyond the nodes. A second row of nodes
+is laid there. Its exponent f = a l - x^2/(2 sigma^2) has at most three stationary points (x = a times a
+logistic function), so that the signs of f' at both ends of the gap bound it in between; the bound is
+added. Where that fails, or where the nodes do not reach, the divergence is +inf: an order that is not
+understood never wins a minimum.
+
+Measured against 40-digit mpmath (tests/accounting/test_rdp.py): 2e-10 relative at sigma 0.3 to 10, rate 1e-5
+to 0.9, orders 1.01 to 1024.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from opake_jax._numerics import log1mexp, logsumexp
+from opake_jax.types import NeighboringRelation
+
+__all__ = ["divergence", "mixture_excess", "poisson_excess", "replace_one_excess", "sampled_excess"]
+
+_NODES, _PEAK_NODES = 384, 48
+_NEWTON = 12  # the slowest node of the tested settings needs 8
+_REACH = 9.5  # standard deviations: 1e-21 of the mass
+_STEP = (
+    0.35  # of t: exp(-2 pi (pi/2)/0.35) = 6e-13 around x0, exp(-2 pi^2/0.35^2) = 1e-70 elsewhere
+)
+_SMALL = 0.25
+_LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)
+
+
+def _remainder(z: Any) -> jax.Array:
+    """Returns e^z - 1 - z for |z| < 0.25, to full precision."""
+    series = jnp.zeros_like(z)
+    for k in range(13, 2, -1):  # the next term is 0.25^12 2/14! = 1e-18 of the first
+        series = (1 + series) * z / k
+    return (1 + series) * z * z / 2
+
+
+def _small(z: Any) -> tuple[jax.Array, jax.Array]:
+    """Returns where |z| < 0.25, and z there (0 elsewhere)."""
+    small = jnp.abs(z) < _SMALL
+    return small, jnp.where(small, z, 0.0)
+
+
+def _log_sum(orders: Any, l: Any, log_weight: Any, cut: Any = True) -> jax.Array:
+    """Returns log of the weighted sum of e^(a l) - 1 - a (e^l - 1) over the last axis, [orders].
+
+    One exponential for each order and node: e^l and the weights are shared by the orders.
+    """
+    a = orders[:, None]
+    z = a * l
+    top = jnp.max(jnp.where(cut, jnp.maximum(z, 0.0) + log_weight, -600.0), 1, keepdims=True)
+    top = jnp.maximum(top, -600.0)  # what is smaller vanishes beside the floor below
+    scale = jnp.exp(-top)
+    weight = jnp.exp(log_weight)
+    far = jnp.exp(z + log_weight - top) + scale * ((a - 1) * weight - a * jnp.exp(l + log_weight))
+    (small_z, near_z), (small_l, near_l) = _small(z), _small(l)
+    near = scale * weight * (_remainder(near_z) - a * _remainder(near_l))
+    terms = jnp.where(small_z & small_l, near, far)
+    total = jnp.sum(jnp.where(cut, jnp.maximum(terms, 0.0), 0.0), 1)
+    # Rates below 1e-150: the square of a loss underflows, and 0 would be too good.
+    return top[:, 0] + jnp.log(jnp.maximum(total, 1e-290))
+
+
+def sampled_loss(y: Any, rate: Any) -> jax.Array:
+    """Returns log(1 - rate + rate e^y), to full precision near 0 and without overflow."""
+    low, high = jnp.minimum(y, 1.0), jnp.maximum(y, 1.0)
+    far = high + jnp.log(rate) + jnp.log1p((1 - rate) / rate * jnp.exp(-high))
+    return jnp.where(y < 1.0, jnp.log1p(rate * jnp.expm1(low)), far)
+
+
+def _nodes(sigma: Any, x0: Any, end: Any) -> tuple[jax.Array, jax.Array]:
+    """Returns nodes from -9.5 sigma to at most `end`, and log weights of the trapezoid against Q."""
+
+    def t_of(x: Any) -> Any:
+        return x / sigma + jnp.arcsinh((x - x0) / sigma**2)
+
+    start = t_of(-_REACH * sigma)
+    step = jnp.minimum((t_of(end) - start) / (_NODES - 1), _STEP)
+    t = start + step * np.arange(_NODES)
+
+    def newton(_: Any, x: Any) -> Any:
+        return x - (t_of(x) - t) / (1 / sigma + 1 / jnp.hypot(x - x0, sigma**2))
+
+    # Each of the two terms of t alone gives a bound on |x - x0|; the map bends one way on each side of x0.
+    ahead = t - x0 / sigma
+    guess = jnp.minimum(
+        sigma * jnp.abs(ahead), sigma**2 * jnp.sinh(jnp.minimum(jnp.abs(ahead), 600.0))
+    )
+    x = jax.lax.fori_loop(0, _NEWTON, newton, x0 + jnp.sign(ahead) * guess)
+    dx = step / (1 / sigma + 1 / jnp.hypot(x - x0, sigma**2))
+    return x, -((x / sigma) ** 2) / 2 - _LOG_ROOT_2PI + jnp.log(dx / sigma)
+
+
+def divergence(log_excess: Any, orders: Any) -> jax.Array:
+    """Returns the Renyi divergence log(A)/(a - 1) from log(A - 1)."""
+    return jnp.logaddexp(0.0, log_excess) / (orders - 1)
+
+
+def sampled_excess(sigma: Any, rate: Any, orders: Any, relation: NeighboringRelation) -> jax.Array:
+    """Returns log(A - 1) of one Poisson-sampled step, [orders], at any sigma >= 0 and rate in [0, 1].
+
+    NaN outside; +inf at sigma 0, -inf at rate 0, the Gaussian's at rate 1.
+    """
+    replace = relation is NeighboringRelation.REPLACE_ONE
+    some = jnp.where(sigma > 0, sigma, 1.0)
+    inside = jnp.where((rate > 0) & (rate < 1), rate, 0.5)
+    value = (replace_one_excess if replace else poisson_excess)(some, inside, orders)
+    whole = orders * (orders - 1) * (2.0 if replace else 0.5) / (some * some)
+    value = jnp.where(rate == 1, whole + log1mexp(-whole), value)
+    value = jnp.where(rate == 0, -jnp.inf, jnp.where(sigma == 0, jnp.inf, value))
+    valid = (sigma >= 0) & (rate >= 0) & (rate <= 1) & (orders > 1)
+    return jnp.where(valid, value, jnp.nan)
+
+
+def poisson_excess(sigma: Any, rate: Any, orders: Any) -> jax.Array:
+    """Returns log(A - 1) of (1-q) N(0, sigma^2) + q N(1, sigma^2) against N(0, sigma^2), [orders]; float64 scalars.
+
+    That direction dominates the reverse at every order (Mironov, Talwar, Zhang 2019, Thm 5).
+    """
+    q = jnp.clip(rate, 1e-300, 1 - 1e-16)
+    s2 = sigma * sigma
+    x0 = s2 * (jnp.log1p(-q) - jnp.log(q)) + 0.5
+    x0 = jnp.maximum(x0, -_REACH * sigma)
+
+    def loss(x: Any) -> jax.Array:
+        return sampled_loss((2 * x - 1) / (2 * s2), q)
+
+    def share(x: Any) -> jax.Array:
+        return jax.nn.sigmoid((x - x0) / s2)
+
+    def slope(x: Any) -> jax.Array:  # of f, times sigma^2
+        return orders * share(x) - x
+
+    # From above, x <- a share(x) falls towards the largest stationary point and never below it. The
+    # quadratic part of g has its mode at 2 where the loss is small.
+    mode = jax.lax.fori_loop(0, 40, lambda _, x: orders * share(x), orders * 1.0)
+    mode = jnp.maximum(mode, jnp.minimum(orders, 2.0))
+    bend = 1 - orders * share(mode) * (1 - share(mode)) / s2
+    half = _REACH * sigma / jnp.sqrt(jnp.clip(bend, 0.05, 1.0))
+    x, log_weight = _nodes(sigma, x0, jnp.maximum(jnp.max(mode + half), _REACH * sigma))
+    end = x[-1]
+    enough = mode + half <= end * (1 + 1e-12)
+    cut = jnp.where(enough, jnp.inf, mode - half)
+    low = _log_sum(orders, loss(x), log_weight, x <= cut[:, None])
+
+    peak = mode[:, None] + half[:, None] * np.linspace(-1.0, 1.0, _PEAK_NODES)
+    step = 2 * half / (_PEAK_NODES - 1)
+    log_weight = -((peak / sigma) ** 2) / 2 - _LOG_ROOT_2PI + jnp.log(step / sigma)[:, None]
+    high = _log_sum(orders, loss(peak), log_weight)
+
+    left, right = jnp.minimum(end, mode - half), mode - half
+    down_up = (slope(left) < 0) & (slope(right) > 0)
+    down = (slope(left) < 0) & (slope(right) < 0) & (right <= x0)  # share is convex up to x0
+    # share is concave from x0: positive at both ends, positive in between; before x0 it must be steeper
+    # than the line all along.
+    steep = orders * share(left) * (1 - share(left)) >= s2
+    up = (slope(left) > 0) & (slope(right) > 0) & ((left >= x0) | (steep & (slope(x0) > 0)))
+    gap = jnp.log(jnp.maximum(right - left, sigma) / sigma)
+    ends = [orders * loss(x) - x * x / (2 * s2) for x in (left, right)]
+    both = jnp.logaddexp(low, jnp.logaddexp(high, jnp.maximum(*ends) + gap))
+    known = (bend > 0.05) & (down_up | down | up)
+    return jnp.where(enough, low, jnp.where(known, both, jnp.inf))
+
+
+def replace_one_excess(sigma: Any, rate: Any, orders: Any) -> jax.Array:
+    """Returns log(A - 1) of (1-q) N(0) + q N(1) against (1-q) N(0) + q N(-1), [orders]; float64 scalars."""
+    q = jnp.clip(rate, 1e-300, 1 - 1e-16)
+    s2 = sigma * sigma
+    x0 = jnp.maximum(s2 * (jnp.log1p(-q) - jnp.log(q)) + 0.5, 0.0)
+    return _general(
+        sigma,
+        x0,
+        orders,
+        sampled_loss_at=lambda x: sampled_loss((2 * x - 1) / (2 * s2), q),
+        other_loss_at=lambda x: sampled_loss((-2 * x - 1) / (2 * s2), q),
+        exponents=orders,
+        last=orders,
+    )
+
+
+def mixture_excess(sigma: Any, probabilities: Any, shifts: Any, orders: Any) -> jax.Array:
+    """Returns the larger log(A - 1) of sum_k p_k N(m_k, sigma^2) against N(0, sigma^2) and of its reverse.
+
+    Args:
+      sigma: float64 scalar.
+      probabilities: [K]; what is missing to 1 stays at 0.
+      shifts: [K], at least 0.
+      orders: [orders].
+    """
+    s2 = sigma * sigma
+    p, m = probabilities[:, None], shifts[:, None]
+    total = jnp.clip(jnp.sum(probabilities), 1e-300, 1 - 1e-16)
+    x0 = jnp.maximum(s2 * (jnp.log1p(-total) - jnp.log(total)) + 0.5, 0.0)
+
+    def loss(x: Any) -> jax.Array:
+        y = m * (2 * x - m) / (2 * s2)
+        excess = jnp.sum(p * jnp.expm1(jnp.minimum(y, 50.0)), 0)
+        rest = jnp.full_like(x, jnp.log1p(-total))[None]
+        near = jnp.abs(excess) < 0.5
+        far = logsumexp(jnp.concatenate([rest, jnp.log(p) + y]), 0)
+        return jnp.where(near, jnp.log1p(jnp.where(near, excess, 0.0)), far)
+
+    both = [
+        _general(
+            sigma,
+            x0,
+            orders,
+            sampled_loss_at=loss,
+            other_loss_at=jnp.zeros_like,
+            exponents=exponents,
+            last=orders * jnp.max(jnp.where(probabilities > 0, shifts, 0.0)),
+        )
+        for exponents in (orders, 1 - orders)
+    ]
+    return jnp.maximum(*both)
+
+
+def _general(
+    sigma: Any,
+    x0: Any,
+    orders: Any,
+    *,
+    sampled_loss_at: Callable[[Any], Any],
+    other_loss_at: Callable[[Any], Any],
+    exponents: Any,
+    last: Any,
+) -> jax.Array:
+    """Returns log E_Q of r^b s^(1-b) - 1 - b (r-1) - (1-b) (s-1), +inf where the nodes do not reach.
+
+    Args:
+      sigma: of Q.
+      x0: where nodes are dense.
+      orders: [orders].
+      sampled_loss_at: x -> log r.
+      other_loss_at: x -> log s; 0 if there is one mixture only.
+      exponents: [orders], b; above 1 or below 0.
+      last: [orders], the integrand's last mode, or above it.
+    """
+    reach = _REACH * sigma
+    x, log_weight = _nodes(sigma, x0, jnp.maximum(jnp.max(last), 0.0) + reach)
+    l, m, b = sampled_loss_at(x), other_loss_at(x), exponents[:, None]
+    z = b * l + (1 - b) * m
+    (small_z, near_z), (small_l, near_l), (small_m, near_m) = _small(z), _small(l), _small(m)
+    near = _remainder(near_z) - b * _remainder(near_l) - (1 - b) * _remainder(near_m)
+    # The rounding of its three terms, added: the sum stays an upper bound.
+    near = near + 1e-15 * (z * z + jnp.abs(b) * l * l + jnp.abs(1 - b) * m * m)
+    top = jnp.maximum(jnp.maximum(z, 0.0), jnp.maximum(l, m))
+    far = jnp.exp(z - top) - b * jnp.exp(l - top) - (1 - b) * jnp.exp(m - top)
+    small = small_z & small_l & small_m
+    log_g = jnp.log(jnp.maximum(jnp.where(small, near, far), 1e-290)) + jnp.where(small, 0.0, top)
+    return jnp.where(last + reach <= x[-1] * (1 + 1e-12), logsumexp(log_g + log_weight), jnp.inf)
