@@ -191,25 +191,30 @@ def spread(seen: jax.Array) -> jax.Array:
 
 
 def likelihood_ratio(
-    noise_multiplier: float, sample_rate: float, *, unit: float = 1.0
+    noise_multiplier: float, participation: Any, *, unit: float = 1.0
 ) -> Callable[[jax.Array], jax.Array]:
-    """Returns the statistic log P[seen | in] - log P[seen | out] of Poisson sampling.
+    """Returns the statistic log P[seen | in] - log P[seen | out], for steps drawn independently.
 
     No attack on a Dirac canary that nothing else touches is stronger (Neyman and Pearson).
 
     Args:
       noise_multiplier: noise std over sensitivity.
-      sample_rate: q in (0, 1].
+      participation: a sample rate q; or the probabilities that a record takes part 0, 1, 2, ... times
+        in a step (parallel Poisson sampling).
       unit: what one participation adds to the released value: clipping norm over denominator.
     """
+    p = np.atleast_1d(np.asarray(participation, np.float64))
+    p = np.array([1.0 - p[0], p[0]]) if p.size == 1 else p
+    require(
+        bool(np.all(p >= 0)) and abs(p.sum() - 1.0) < 1e-6,
+        f"participation must be a rate or probabilities of sum 1, got {participation!r}",
+    )
+    times = [(k, float(np.log(q))) for k, q in enumerate(p) if q > 0]
     variance = noise_multiplier**2
 
     def statistic(seen: jax.Array) -> jax.Array:
-        ratio = (2.0 * seen / unit - 1.0) / (2.0 * variance)
-        # log(1 - q + q e^ratio) from the larger of its terms, so that nothing overflows
-        with_canary = jnp.log(sample_rate) + ratio
-        without = jnp.log1p(-sample_rate) if sample_rate < 1 else -jnp.inf
-        return jnp.sum(jnp.logaddexp(with_canary, without), axis=0)
+        terms = [log_q + (2.0 * k * seen / unit - k**2) / (2.0 * variance) for k, log_q in times]
+        return jnp.sum(jax.nn.logsumexp(jnp.stack(terms), axis=0), axis=0)
 
     return statistic
 

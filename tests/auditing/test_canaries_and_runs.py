@@ -123,6 +123,12 @@ def test_statistics():
     assert np.allclose(got, expected, rtol=1e-5, atol=1e-6)
     certain = auditing.likelihood_ratio(s, 1.0, unit=2.0)(seen)
     assert np.allclose(certain, np.log(ratio).sum(axis=0), rtol=1e-5, atol=1e-6)
+    law = np.array([0.5, 0.3, 0.2])
+    mixed = sum(w * np.exp((2 * k * x - k**2) / (2 * s**2)) for k, w in enumerate(law))
+    got = auditing.likelihood_ratio(s, law, unit=2.0)(seen)
+    assert np.allclose(got, np.log(mixed).sum(axis=0), rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="participation"):
+        auditing.likelihood_ratio(s, [0.5, 0.6])
 
 
 def test_normal_draws_pass_and_others_do_not():
