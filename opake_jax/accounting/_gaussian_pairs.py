@@ -232,7 +232,7 @@ def _limit(mixtures: _Mixtures, side: Any) -> jax.Array:
 
 def _cells(mixtures: _Mixtures, x: jax.Array) -> _Cells:
     """Returns dots and cells for increasing dots x."""
-    log_weights, sigma = mixtures.log_weights, mixtures.sigma
+    sigma = mixtures.sigma
     means, s2 = mixtures.means[1:], sigma * sigma
     log_ratio, posterior, rounding, spread = _ratios(mixtures, x)
     away = jnp.max(jnp.abs(x[:, None] - mixtures.means), 1)

@@ -48,7 +48,7 @@ from opake_jax.accounting._pld_tilt import (
     renyi_epsilon,
 )
 
-__all__ = ["Bounds", "answer"]
+__all__ = ["Bounds", "answer", "log_delta_on"]
 
 _BAND = 1e-6  # relative budget of delta for what lies beyond the band limit
 _ROOT_STEPS = (
@@ -250,7 +250,20 @@ def _largest_epsilon(steps: Steps) -> jax.Array:
     return total + 8 * ULP * jnp.abs(total)
 
 
-def answer(steps: Steps, query: Query, frequencies: int) -> Bounds:
+def log_delta_on(
+    steps: Steps, contour: Contour, epsilon: Any, frequencies: int
+) -> tuple[jax.Array, jax.Array]:
+    """Returns log delta of the upper row on a given contour and its slope in epsilon: differentiable."""
+    contour = jax.lax.stop_gradient(contour)
+    spectrum = _spectrum(steps, contour, frequencies)
+    offset = jnp.broadcast_to(epsilon - contour.centre, (2,))
+    value, slope = _integral(offset, spectrum)
+    safe = jnp.where(value[0] > 0, value[0], jnp.nan)
+    log_delta = spectrum.log_front[0] - contour.tilt * epsilon + jnp.log(safe)
+    return log_delta, -contour.tilt + slope[0] / safe
+
+
+def answer(steps: Steps, query: Query, frequencies: int) -> tuple[Bounds, Contour]:
     """Returns certified bounds for one pair: epsilon at `log_delta`, or log delta at `epsilon`.
 
     Whatever fails its check becomes the trivially valid side: 0 (or -inf) below; above, Chernoff's bound.
@@ -321,13 +334,14 @@ def answer(steps: Steps, query: Query, frequencies: int) -> Bounds:
     epsilon = jnp.where(query.solve, contour.centre + high[0], query.epsilon)
     log_delta = jnp.where(query.solve, room, found[0])
     size = jnp.exp(log_delta - spectrum.log_front[0] + tilt * epsilon) / contour.size
-    return Bounds(
+    bounds = Bounds(
         lower=jnp.where(query.solve, jnp.where(jnp.isnan(lower), 0.0, lower), found[1]),
         upper=jnp.where(
             query.solve, jnp.maximum(jnp.where(jnp.isnan(upper), jnp.inf, upper), 0.0), upper_delta
         ),
         size=size * query.size,
     )
+    return bounds, contour
 
 
 def _rounded_up(value: jax.Array) -> jax.Array:

@@ -11,11 +11,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-__all__ = ["Contour", "Query", "Steps", "choose_contour"]
+from opake_jax._numerics import logsumexp
+from opake_jax.accounting._pairs import Tails
+
+__all__ = [
+    "Contour",
+    "Query",
+    "Steps",
+    "choose_contour",
+    "log_peak",
+    "relative_tails",
+    "renyi_epsilon",
+    "rough_log_delta",
+]
 
 _COARSE = 256
 # Relative budgets of delta: cells of periodisation. The window grows with the log of it only.
 _ALIAS = 1e-6
+# What the tails of one step may cost: high losses that become infinite, relative to delta; low losses that
+# move up, in probability over all steps.
+_HIGH, _LOW = 1e-7, 1e-8
 
 
 class Steps(NamedTuple):
@@ -53,6 +68,12 @@ class Contour(NamedTuple):
     size: jax.Array  # expected value of the integral
     right: jax.Array  # extra tilts for Chernoff bounds of both tails
     left: jax.Array
+
+
+def relative_tails(log_delta: Any, count: Any) -> Tails:
+    """Returns where one of `count` steps is cut, for answers about this delta."""
+    spread = jnp.log(count)
+    return Tails(log_delta + math.log(_HIGH) - spread, math.log(_LOW) - spread)
 
 
 def _coarse(steps: Steps) -> tuple[jax.Array, jax.Array]:
@@ -136,7 +157,8 @@ def choose_contour(steps: Steps, query: Query) -> Contour:
     fine = grid[index] * (grid[index + 1] / grid[index]) ** jnp.linspace(0.0, 1.0, 16)
     index, (values, means, goals) = pick(fine)
     tilt, value, middle, goal = fine[index], values[index], means[index], goals[index]
-    w = jnp.exp(mass + tilt * loss - _cumulants_each(tilt, mass, loss))
+    v = mass + tilt * loss
+    w = jnp.exp(v - logsumexp(v)[:, None])
     centre_each = (w * loss).sum(1, keepdims=True)
     spread = jnp.sqrt((w * (loss - centre_each) ** 2).sum(1) @ counts)
     spread = jnp.maximum(spread, 1e-6 * spread0)
@@ -151,19 +173,23 @@ def choose_contour(steps: Steps, query: Query) -> Contour:
     both, _, _ = cumulants(jnp.concatenate([tilt + extra, tilt - extra]))
     ends_right = (both[:20] - value - log_alias) / extra
     ends_left = -(both[20:] - value - log_alias) / extra
-    reach = jnp.maximum(ends_right.min() - centre, centre - ends_left.max() - log_alias / tilt)
+    right, left = ends_right.min(), ends_left.max()
+    reach = jnp.maximum(right - centre, centre - left - log_alias / tilt)
+    # (argmin lowers to 32-bit constants in a program whose x64 flag is off.)
     return Contour(
-        tilt,
-        spread,
-        1.03 * reach,
-        centre,
-        size,
-        extra[ends_right.argmin()],
-        extra[ends_left.argmax()],
+        tilt=tilt,
+        spread=spread,
+        window=1.03 * reach,
+        centre=centre,
+        size=size,
+        right=jnp.max(jnp.where(ends_right <= right, extra, 0.0)),
+        left=jnp.max(jnp.where(ends_left >= left, extra, 0.0)),
     )
 
 
-def _cumulants_each(tilt: jax.Array, mass: jax.Array, loss: jax.Array) -> jax.Array:
-    v = mass + tilt * loss
-    top = v.max(1, keepdims=True)
-    return top + jnp.log(jnp.exp(v - top).sum(1, keepdims=True))
+def rough_log_delta(steps: Steps, epsilon: Any) -> jax.Array:
+    """Returns a rough log delta at epsilon, from which tails are cut."""
+    contour = choose_contour(steps, Query(-1.0, epsilon, False, 1.0))
+    each = logsumexp(steps.log_mass[:, 1] + contour.tilt * steps.loss[:, 1])
+    value = steps.counts @ each - contour.tilt * epsilon + jnp.log(contour.size)
+    return jnp.clip(jnp.where(jnp.isnan(value), 0.0, value), -1400.0, 0.0)

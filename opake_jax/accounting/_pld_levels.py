@@ -1,0 +1,118 @@
+"""How fine must it be? The engine for concrete numbers: level after level, until the bracket is tight."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from opake_jax.accounting._pairs import Tails, dominating_pairs
+from opake_jax.accounting._pld_fourier import Bounds, answer
+from opake_jax.accounting._pld_tilt import Query, Steps, relative_tails, rough_log_delta
+from opake_jax.accounting._pld_traced import steps_of
+
+__all__ = ["Problem"]
+
+# (atoms, frequencies): the first serves almost every setting, so that a cold call compiles one kernel.
+_LEVELS = ((2048, 4096), (4096, 16384), (8192, 32768))
+# Tails of one step are first cut for a delta of e^-20 = 2e-9: fine down to 1e-11, and no loss above.
+_USUAL = -20.0
+
+Tight = Callable[[float, float], bool]
+
+
+class Problem:
+    """A composition of mechanisms whose numbers are known. Use it inside `float64_on_cpu`."""
+
+    def __init__(self, parts: Any):
+        kept = [(mechanism, float(count)) for mechanism, count in parts if float(count) > 0]
+        # One dtype for all numbers: the type of a Python number would compile again.
+        self.parts = tuple((jax.tree.map(np.float64, m), np.float64(c)) for m, c in kept)
+        self.count = sum(count for _, count in kept)
+        self.directions = max((_directions(m) for m, _ in self.parts), default=0)
+
+    def epsilon(self, log_delta: float, tight: Tight) -> tuple[float, float]:
+        """Returns (lower, upper) around epsilon."""
+        if not self.parts:
+            return 0.0, 0.0
+        search = _Search(self, tight, 0.0, math.inf)
+        tails = self._tails(log_delta)
+        for level in range(len(_LEVELS)):
+            search.look(level, tails, lambda size: Query(log_delta, 0.0, True, size))
+            if search.done():
+                break
+        return search.bounds()
+
+    def log_delta(self, epsilon: float, tight: Tight) -> tuple[float, float]:
+        """Returns (lower, upper) around log delta."""
+        if not self.parts:
+            return -math.inf, -math.inf
+        search = _Search(self, tight, -math.inf, 0.0)
+
+        def query(size: float) -> Query:
+            return Query(-1.0, epsilon, False, size)
+
+        scale = _USUAL
+        search.look(0, self._tails(scale), query)
+        if search.bounds()[0] < scale and not search.done():  # a smaller delta needs longer tails
+            wide = _steps(self.parts, Tails(-1400.0, -1400.0), _LEVELS[0][0])
+            scale = max(float(_rough(wide, d, epsilon)) for d in range(self.directions))
+            search.look(0, self._tails(scale), query)
+        for level in range(1, len(_LEVELS)):
+            if search.done():
+                break
+            search.look(level, self._tails(min(scale, search.bounds()[1])), query)
+        return search.bounds()
+
+    def _tails(self, log_delta: float) -> Tails:
+        high, low = relative_tails(min(log_delta, -1.0), self.count)
+        return Tails(float(high), float(low))
+
+
+class _Search:
+    """The best bounds so far, for each direction; every single one holds."""
+
+    def __init__(self, problem: Problem, tight: Tight, low: float, high: float):
+        self.problem, self.tight = problem, tight
+        self.lower = [low] * problem.directions
+        self.upper = [high] * problem.directions
+        self.sizes = [1.0] * problem.directions
+
+    def bounds(self) -> tuple[float, float]:
+        return max(self.lower), max(self.upper)
+
+    def done(self) -> bool:
+        return self.tight(*self.bounds())
+
+    def look(self, level: int, tails: Tails, query: Callable[[float], Query]) -> None:
+        """Asks at one level, leaving out the directions that are smaller for certain."""
+        atoms, frequencies = _LEVELS[level]
+        steps = _steps(self.problem.parts, tails, atoms)
+        open_ = [d for d, upper in enumerate(self.upper) if upper > max(self.lower)]
+        found = {d: _answer(steps, d, query(self.sizes[d]), frequencies) for d in open_}
+        for d, bounds in jax.device_get(found).items():
+            self.lower[d] = max(self.lower[d], float(bounds.lower))
+            self.upper[d] = min(self.upper[d], float(bounds.upper))
+            size = float(bounds.size)
+            self.sizes[d] = min(max(0.1 * size, 1e-9), 1.0) if math.isfinite(size) else 1.0
+
+
+def _directions(mechanism: Any) -> int:
+    return len(jax.eval_shape(dominating_pairs, mechanism))
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _steps(parts: Any, tails: Tails, size: int) -> Steps:
+    return steps_of(parts, tails, size)
+
+
+@functools.partial(jax.jit, static_argnums=3)
+def _answer(steps: Steps, direction: Any, query: Query, frequencies: int) -> Bounds:
+    return answer(jax.tree.map(lambda leaf: leaf[direction], steps), query, frequencies)[0]
+
+
+@jax.jit
+def _rough(steps: Steps, direction: Any, epsilon: Any) -> jax.Array:
+    return rough_log_delta(jax.tree.map(lambda leaf: leaf[direction], steps), epsilon)
