@@ -4,7 +4,20 @@
 `ClippedSum` that carries its sensitivity to the noise.
 """
 
+from opake_jax.clipping._auto import Auto
+from opake_jax.clipping._chunked import Chunked
 from opake_jax.clipping._clipped_grad import PrivateAux, auto_clipped_grad, clipped_grad
+from opake_jax.clipping._ghost._engine import Ghost
+from opake_jax.clipping._microbatched import Microbatched
 from opake_jax.clipping._vmap import Vmap
 
-__all__ = ["PrivateAux", "Vmap", "auto_clipped_grad", "clipped_grad"]
+__all__ = [
+    "Auto",
+    "Chunked",
+    "Ghost",
+    "Microbatched",
+    "PrivateAux",
+    "Vmap",
+    "auto_clipped_grad",
+    "clipped_grad",
+]

@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 
 from opake_jax._checks import check_key, check_real
+from opake_jax.clipping._auto import Auto
+from opake_jax.clipping._chunked import Chunked
 from opake_jax.clipping._guards import check_batch, check_loss, check_parameters, takes_key
 from opake_jax.clipping._mesh import row_index, vary, varying_axes
-from opake_jax.clipping._problem import Engine, Problem, Rows, Sums
+from opake_jax.clipping._problem import Engine, Problem, Rows, Sums, check_engine
 from opake_jax.clipping._rules import AutoS, Fixed, Rule, check_clipping_norm
-from opake_jax.clipping._vmap import Vmap
 from opake_jax.types import ClippedSum, PyTree
 
 __all__ = ["GradFn", "PrivateAux", "auto_clipped_grad", "clipped_grad"]
@@ -37,11 +38,16 @@ class PrivateAux(NamedTuple):
 class GradFn:
     """Returns `(ClippedSum, PrivateAux)` when called as `grad_fn(params, batch, *, mask=None, key=None)`."""
 
-    def __init__(self, spec: "_Spec", engine: Engine, limit: Any, denominator: Any):
+    def __init__(self, spec: "_Spec", engine: Engine | Chunked, limit: Any, denominator: Any):
         self._spec = spec
         self._limit = limit
         self._denominator = denominator
-        self._run = jax.jit(functools.partial(_run, spec, engine))
+        run = functools.partial(_run, spec)
+        self._run = (
+            engine.loop(run)
+            if isinstance(engine, Chunked)
+            else jax.jit(functools.partial(run, engine))
+        )
 
     def __call__(
         self,
@@ -75,9 +81,8 @@ class GradFn:
             )
         if key is not None:
             check_key("key", key)
-        tree, sums, mask = self._run(params, batch, mask, key, self._limit)
-        clipped = ClippedSum(tree, self._limit, self._denominator)
-        return clipped, _private_aux(sums, mask)
+        tree, private_aux = self._run(params, batch, mask, key, self._limit, None)
+        return ClippedSum(tree, self._limit, self._denominator), private_aux
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -95,7 +100,7 @@ def clipped_grad(
     loss_fn: Callable[..., Any],
     clipping_norm: Any,
     *,
-    engine: Engine = Vmap(),  # noqa: B008 - frozen
+    engine: Engine | Chunked = Auto(),  # noqa: B008 - frozen
     has_aux: bool = False,
     denominator: Any = 1.0,
     trainable: PyTree | None = None,
@@ -148,7 +153,7 @@ def auto_clipped_grad(
     clipping_norm: Any = 1.0,
     *,
     stability: float = 0.01,
-    engine: Engine = Vmap(),  # noqa: B008 - frozen
+    engine: Engine | Chunked = Auto(),  # noqa: B008 - frozen
     has_aux: bool = False,
     denominator: Any = 1.0,
     trainable: PyTree | None = None,
@@ -185,8 +190,8 @@ def _build(
 ) -> GradFn:
     if not callable(loss_fn):
         raise TypeError(f"loss_fn must be callable, got {loss_fn!r}")
-    if not hasattr(engine, "sums"):
-        raise TypeError(f"engine must be an engine object such as Vmap(), got {engine!r}")
+    if not isinstance(engine, Chunked):
+        check_engine(engine)
     check_real("denominator", denominator, low_open=True)
     needs_key = takes_key(loss_fn) if needs_key is None else needs_key
     spec = _Spec(loss_fn, rule, has_aux, needs_key, trainable)
@@ -201,9 +206,10 @@ def _run(
     mask: jax.Array | None,
     key: jax.Array | None,
     limit: jax.Array,
-) -> tuple[PyTree, Sums, jax.Array]:
-    """Returns the sum as a tree like params, the engine's answer, and the mask."""
-    size = jax.tree.leaves(batch)[0].shape[0]
+    index: jax.Array | None,
+) -> tuple[PyTree, PrivateAux]:
+    """Returns the clipped sum as a tree like params, and the values per row. `index` numbers the rows; None: from 0."""
+    rows = jax.tree.leaves(batch)[0].shape[0]
     axes = varying_axes((batch, mask, key))
     leaves, rebuild, restore = _split(params, spec.trainable, axes)
 
@@ -214,7 +220,8 @@ def _run(
 
     keys = None
     if key is not None:
-        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, row_index(size, axes))
+        index = row_index(rows, axes) if index is None else index
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, index)
     example = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), batch)
     check_loss(
         (lambda *a: loss(*a)) if spec.has_aux else (lambda *a: loss(*a)[0]),
@@ -223,11 +230,11 @@ def _run(
         None if keys is None else keys[0],
         spec.has_aux,
     )
-    real = jnp.ones(size, bool) if mask is None else mask
+    mask = jnp.ones(rows, bool) if mask is None else mask
     limits = jnp.asarray(limit, jnp.float32).reshape(-1)
     problem = Problem(loss, lambda norm: spec.rule.factors(norm, limits), groups=(0,) * len(leaves))
-    sums = engine.sums(problem, leaves, Rows(batch, real, keys))
-    return restore(sums.first), sums._replace(first=[], second=None), real
+    sums = engine.sums(problem, leaves, Rows(batch, mask, keys))
+    return restore(sums.first), _private_aux(sums, mask)
 
 
 def _split(params: PyTree, trainable: PyTree | None, axes: tuple[Any, ...]) -> Any:
@@ -248,10 +255,9 @@ def _split(params: PyTree, trainable: PyTree | None, axes: tuple[Any, ...]) -> A
     leaves = [x for x, flag in zip(everything, chosen, strict=True) if flag]
 
     def fill(values: list[Any], others: list[Any]) -> PyTree:
-        values = iter(values)
-        return treedef.unflatten(
-            [next(values) if flag else x for x, flag in zip(others, chosen, strict=True)]
-        )
+        following = iter(values)
+        both = zip(others, chosen, strict=True)
+        return jax.tree.unflatten(treedef, [next(following) if c else x for x, c in both])
 
     return (
         leaves,

@@ -20,6 +20,9 @@ __all__ = [
     "Rows",
     "Sums",
     "accumulator_dtype",
+    "check_engine",
+    "cleaned",
+    "contract",
     "squared_norm",
     "weigh",
     "weighted_sum",
@@ -82,6 +85,12 @@ class Engine(Protocol):
         ...
 
 
+def check_engine(engine: Any) -> None:
+    """Raises TypeError unless `engine` can run inside one program."""
+    if not callable(getattr(engine, "sums", None)):
+        raise TypeError(f"engine must be an engine object such as Vmap(), got {engine!r}")
+
+
 def accumulator_dtype(dtype: Any) -> Any:
     """Returns the dtype in which gradients of this dtype are squared and summed: float32 or better."""
     return jnp.promote_types(dtype, jnp.float32)
@@ -111,38 +120,39 @@ def weigh(
     return finite, [factors[:, group] for group in problem.groups], norm
 
 
+def cleaned(finite: jax.Array, arrays: list[jax.Array]) -> list[jax.Array]:
+    """Returns the arrays (B, ...) with rows that are not finite set to zero: a factor of 0 would keep a NaN.
+
+    A select is a pass over everything, and another copy. So it stands in a loop that runs once in a step that has such a row
+    and never in others; XLA does it in place.
+    """
+    floats = [i for i, x in enumerate(arrays) if jnp.issubdtype(x.dtype, jnp.floating)]
+
+    def select(x: jax.Array) -> jax.Array:
+        return jnp.where(finite.reshape(-1, *[1] * (x.ndim - 1)), x, 0)
+
+    def body(state: Any) -> Any:
+        needed, values = state
+        return needed ^ needed, [select(x) for x in values]
+
+    start = (~jnp.all(finite), [arrays[i] for i in floats])
+    _, values = lax.while_loop(lambda state: state[0], body, start)
+    out = list(arrays)
+    for i, x in zip(floats, values, strict=True):
+        out[i] = x
+    return out
+
+
 def weighted_sum(
     factors: list[jax.Array], finite: jax.Array, gradients: list[jax.Array]
 ) -> list[jax.Array]:
-    """Returns for each leaf sum_i factor_i gradient_i over the finite rows; gradients are (B, ...).
-
-    A product with a factor of 0 would keep a NaN, so rows that are not finite are selected away. That costs a pass
-    over all gradients, and is done only in a step that has such a row.
-    """
-
-    def fast() -> list[jax.Array]:
-        return [_contract(c, g) for c, g in zip(factors, gradients, strict=True)]
-
-    def careful() -> list[jax.Array]:
-        return [_careful(c, finite, g) for c, g in zip(factors, gradients, strict=True)]
-
-    return lax.cond(jnp.all(finite), fast, careful)
+    """Returns for each leaf sum_i factor_i gradient_i over the finite rows; gradients are (B, ...)."""
+    return [contract(c, g) for c, g in zip(factors, cleaned(finite, gradients), strict=True)]
 
 
-def _contract(c: jax.Array, g: jax.Array) -> jax.Array:
+def contract(c: jax.Array, g: jax.Array) -> jax.Array:
+    """Returns sum_i c_i g_i of factors (B,) and arrays (B, ...), in float32 or better."""
     # A matrix-vector product: broadcast-and-sum takes 100 times as long on CPU. HIGHEST: tf32 or bfloat16 products
     # would round a clipped gradient to a norm above the bound.
     dtype = accumulator_dtype(g.dtype)
     return jnp.tensordot(c.astype(dtype), g.astype(dtype), axes=1, precision=lax.Precision.HIGHEST)
-
-
-def _careful(c: jax.Array, finite: jax.Array, g: jax.Array) -> jax.Array:
-    def select(x: jax.Array) -> jax.Array:
-        return _contract(c, jnp.where(finite.reshape(-1, *[1] * (x.ndim - 1)), x, 0))
-
-    if g.ndim < 3:
-        return select(g)
-    # Slice by slice of the parameter, so that this rare branch asks for no second copy of the gradients.
-    return lax.map(
-        lambda m: select(lax.dynamic_index_in_dim(g, m, 1, keepdims=False)), jnp.arange(g.shape[1])
-    )

@@ -1,0 +1,85 @@
+"""The engine: norms and weighted sums of per-example gradients that are mostly never computed."""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+
+from opake_jax.clipping._ghost._cost import Machine, Way, choose, machine
+from opake_jax.clipping._ghost._forms import Form, Whole
+from opake_jax.clipping._ghost._norms import squared_norm_of
+from opake_jax.clipping._ghost._sums import Operands, Summand, summand
+from opake_jax.clipping._ghost._trace import gradient_forms
+from opake_jax.clipping._problem import Problem, Rows, Sums, cleaned, squared_norm, weigh
+from opake_jax.clipping._vmap import Vmap
+
+__all__ = ["Ghost", "ways"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ghost:
+    """Engine that computes norms from activations and cotangents, leaf by leaf where that is cheaper; exact for every loss.
+
+    The backward program of one example is read, not its layers: dense and convolution weights, embeddings, weights used several times,
+    scans over layers or time are found in any framework's code. What matches nothing is computed for that leaf alone. `explain` prints
+    what is done. A transform of gradients and second moments need every gradient: then it works as `Vmap`.
+
+    Args:
+      memory_limit: bytes of per-example gradients that may be kept at once; None: no limit.
+      machine: prices by which the way of each leaf is chosen; None: those of the backend.
+    """
+
+    memory_limit: int | None = None
+    machine: Machine | None = None
+
+    def sums(self, problem: Problem, leaves: list[jax.Array], rows: Rows) -> Sums:
+        """Returns the clipped sums of these rows."""
+        if problem.transform is not None or problem.second_moment:
+            return Vmap().sums(problem, leaves, rows)
+        summands: list[Summand] = []
+
+        def one(example: Any, key: Any) -> Any:
+            loss, aux, forms = gradient_forms(problem, leaves, example, key)
+            operands = Operands()
+            squares = []
+            summands.clear()
+            chosen = ways(forms, rows.mask.shape[0], self)
+            for f, way in zip(forms, chosen, strict=True):
+                if isinstance(f, Whole):
+                    square, kept = squared_norm(f.value.array[None])[0], None
+                else:
+                    square, kept = squared_norm_of(f, way)
+                squares.append(square)
+                summands.append(summand(f, kept, operands))
+            return (loss, aux, squares, operands.varying), operands.fixed
+
+        axes = (0, None if rows.keys is None else 0)
+        (loss, aux, squares, varying), fixed = jax.vmap(one, in_axes=axes, out_axes=(0, None))(
+            rows.batch, rows.keys
+        )
+        finite, factors, norm = weigh(problem, squares, rows.mask)
+        varying = cleaned(finite, varying)
+        first = [
+            s(c, varying, fixed).reshape(leaf.shape)
+            for s, c, leaf in zip(summands, factors, leaves, strict=True)
+        ]
+        return Sums(first, None, loss, norm, aux)
+
+
+def ways(forms: list[Form], batch: int, engine: Ghost) -> list[Way]:
+    """Returns how each leaf's norm is computed for a batch of this size."""
+    room = math.inf if engine.memory_limit is None else float(engine.memory_limit)
+    prices = machine() if engine.machine is None else engine.machine
+    out = []
+    for f in forms:
+        if isinstance(f, Whole):
+            way = Way.WHOLE
+            size = f.value.array.size
+        else:
+            way = choose(f, batch, prices, room)
+            size = math.prod(f.layout)
+        if way in (Way.WHOLE, Way.KEEP):
+            room -= 4 * batch * size
+        out.append(way)
+    return out
