@@ -28,6 +28,11 @@ because g <= 1/(1+lam) and g(u) <= e^(-lam u). Both probabilities by Chernoff on
 (coarse ones understate tails) with the Gaussian included. (The periodised kappa term, a density, is
 over-counted, which only lowers.)
 
+Complement. For -1 < lam < 0 the integral of -1/(s(s+1)) gives 1 - delta(eps) = E min(1, e^(eps-L)) instead, with
+relative accuracy where delta is near 1. Everything above holds with sides exchanged: row 0 now bounds
+the integral from below. There g(u) = e^(-lam u) min(1, e^-u) <= e^(-gamma |u|), gamma = min(-lam, 1+lam), and
+the periodisation terms are at most 2/(1 - e^(-gamma W)) (P(|L - eps| > W-c) + e^(-gamma c)).
+
 Rounding. One step's computed phi is off by at most e_k = NUFFT_ERROR + (rounding of the weights) + (rounding of the
 positions) w_k; with m = |computed| + e_k >= |phi|, the T-th power m^T e^(iT arg) is off by at most T m^(T-1) 2 e_k.
 """
@@ -48,14 +53,25 @@ from opake_jax.accounting._pld_tilt import (
     renyi_epsilon,
 )
 
-__all__ = ["Bounds", "answer", "log_delta_on"]
+__all__ = [
+    "SIDE",
+    "Bounds",
+    "ChernoffTails",
+    "Spectrum",
+    "answer",
+    "chernoff_tails",
+    "evaluate",
+    "integral",
+    "log_delta_on",
+    "spectrum_of",
+]
 
 _BAND = 1e-6  # relative budget of delta for what lies beyond the band limit
 _ROOT_STEPS = (
     8  # Newton's steps: 6 suffice from the saddle point; every step's bracket is certified
 )
 _AIM = 1e-10  # the root is sought this far (in log delta) on the safe side, so that it ends there
-_SIDE = (1.0, -1.0)
+SIDE = (1.0, -1.0)
 
 
 class Bounds(NamedTuple):
@@ -69,7 +85,7 @@ class Bounds(NamedTuple):
     size: jax.Array
 
 
-class _Spectrum(NamedTuple):
+class Spectrum(NamedTuple):
     """The integrand about the centre, [2, 2, N/64, 64] (row, re/im, k // 64, k % 64), and its errors, [2]."""
 
     log_front: jax.Array
@@ -96,7 +112,8 @@ def _rounding_of_weights(steps: Steps, tilt: Any, weights: jax.Array) -> jax.Arr
     return ULP * (4 + (weights * (4 + 2 * size)).sum(2))
 
 
-def _spectrum(steps: Steps, contour: Contour, frequencies: int) -> _Spectrum:
+def spectrum_of(steps: Steps, contour: Contour, frequencies: int, sign: Any = 1.0) -> Spectrum:
+    """Returns the integrand for delta (sign 1) or 1 - delta (sign -1, tilt in (-1, 0))."""
     tilt, window, counts = contour.tilt, contour.window, steps.counts
     kinds, _, count = steps.loss.shape
     log_moment = logsumexp(steps.log_mass + tilt * steps.loss)
@@ -126,9 +143,9 @@ def _spectrum(steps: Steps, contour: Contour, frequencies: int) -> _Spectrum:
     # 1/(s(s+1)), s(s+1) = tilt (tilt + 1) - w^2 + i w (2 tilt + 1); row 1 less kappa/2.
     down_real, down_imag = tilt * (tilt + 1) - w * w, w * (2 * tilt + 1)
     norm = down_real * down_real + down_imag * down_imag
-    kernel_real = down_real / norm
-    kernel_real = jnp.stack([kernel_real, kernel_real - kappa / 2])
-    kernel_imag = -down_imag / norm
+    kernel_real = sign * down_real / norm
+    kernel_real = jnp.stack([kernel_real, kernel_real - sign * kappa / 2])
+    kernel_imag = -sign * down_imag / norm
     integrand = jnp.stack(
         [real * kernel_real - imag * kernel_imag, real * kernel_imag + imag * kernel_real], 1
     )
@@ -142,20 +159,22 @@ def _spectrum(steps: Steps, contour: Contour, frequencies: int) -> _Spectrum:
         * (1 / z2 + jnp.array([0.0, 1.0]) * kappa / (2 * a))
     )
     front = counts @ log_moment
-    return _Spectrum(
+    rounding = relative + ULP * (16 + 4 * jnp.abs(power))
+    slope = 8 * ULP * (size * w).sum(1)
+    return Spectrum(
         log_front=front + 0.5 * a * tilt * (1 + tilt),
         integrand=integrand.reshape(2, 2, frequencies // 64, 64),
         frequency=w,
-        error=truncation + (size * (relative + 16 * ULP)).sum(1),
-        error_slope=8 * ULP * (size * w).sum(1),
+        error=truncation + (size * rounding).sum(1) + slope * jnp.abs(centre - contour.centre),
+        error_slope=slope,
         shift=8 * ULP * (counts @ jnp.abs(mean) + jnp.abs(contour.centre)),
-        log_error=8 * ULP * (1 + counts @ jnp.abs(log_moment) + tilt * jnp.abs(contour.centre)),
+        log_error=8 * ULP * (1 + counts @ jnp.abs(log_moment) + jnp.abs(tilt * contour.centre)),
         smoothing=a,
     )
 
 
-def _integral(offset: jax.Array, spectrum: _Spectrum) -> tuple[jax.Array, jax.Array]:
-    """Returns I and dI/d eps for both rows at eps = centre + offset, offset of shape [2].
+def integral(offset: jax.Array, spectrum: Spectrum) -> tuple[jax.Array, jax.Array]:
+    """Returns the integral I and dI/d eps for both rows at eps = centre + offset, offset of shape [2].
 
     e^(-i w offset) is an outer product of 64 and N/64 values: two matrix products instead of N cosines.
     """
@@ -179,26 +198,28 @@ def _integral(offset: jax.Array, spectrum: _Spectrum) -> tuple[jax.Array, jax.Ar
     return value.sum(1), step * (outer_index * value_im + inner_im).sum(1)
 
 
-class _Tails(NamedTuple):
-    """log P(L > y) <= log_right - right y, log P(L < y) <= log_left + left y; tilted lower law."""
+class ChernoffTails(NamedTuple):
+    """log P(L > y) <= log_right - right y, log P(L < y) <= log_left + left y, under the tilted law."""
 
     log_right: jax.Array
     log_left: jax.Array
 
 
-def _chernoff(steps: Steps, contour: Contour, a: jax.Array) -> _Tails:
+def chernoff_tails(steps: Steps, row: int, contour: Contour, a: jax.Array) -> ChernoffTails:
+    """Returns bounds on the tails of one row, the Gaussian of mu^2 = a included."""
+
     def moment(tilt: Any, side: float) -> Any:
-        return _log_moment(steps, 1, tilt, side) + 0.5 * a * tilt * (1 + tilt)
+        return _log_moment(steps, row, tilt, side) + 0.5 * a * tilt * (1 + tilt)
 
     tilt = contour.tilt
     middle = moment(tilt, -1.0)
-    return _Tails(
+    return ChernoffTails(
         moment(tilt + contour.right, 1.0) - middle, moment(tilt - contour.left, 1.0) - middle
     )
 
 
-def _alias(epsilon: jax.Array, contour: Contour, tails: _Tails) -> jax.Array:
-    """Returns the bound on the periodisation terms of the lower row."""
+def alias_of(epsilon: jax.Array, contour: Contour, tails: ChernoffTails) -> jax.Array:
+    """Returns the bound on the periodisation terms, tilt > 0."""
     tilt, window = contour.tilt, contour.window
     # c: where Chernoff's bound on the left tail has fallen to the contour's budget.
     budget = jnp.log(1e-6 * contour.size)
@@ -211,24 +232,27 @@ def _alias(epsilon: jax.Array, contour: Contour, tails: _Tails) -> jax.Array:
     return most * (left + right) + jnp.exp(-tilt * c) / wrapped
 
 
-def _evaluate(
-    offset: jax.Array, contour: Contour, spectrum: _Spectrum, tails: _Tails
+def evaluate(
+    offset: jax.Array, contour: Contour, spectrum: Spectrum, alias: jax.Array, sign: Any = 1.0
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns, per row at centre + offset: log of the bound on delta, its slope, whether it holds."""
-    value, slope = _integral(offset, spectrum)
-    alias = _alias(contour.centre + offset[1], contour, tails)
-    side = jnp.array(_SIDE)
+    """Returns, per row at centre + offset: log of the bound, its slope, whether it holds.
+
+    The bound is on delta (sign 1: row 0 above, row 1 below) or on 1 - delta (sign -1: below, above). `alias`
+    is what periodisation may have added; it is taken off the row that bounds from below.
+    """
+    value, slope = integral(offset, spectrum)
+    side = sign * jnp.array(SIDE)
     error = spectrum.error + spectrum.error_slope * jnp.abs(offset)
-    value = value + side * error - jnp.array([0.0, 1.0]) * alias
+    value = value + side * error - jnp.where(side < 0, alias, 0.0)
     holds = value > 1e-12 * contour.size
     safe = jnp.where(holds, value, contour.size)
-    log_delta = (
+    log_bound = (
         spectrum.log_front
         - contour.tilt * (contour.centre + offset)
         + jnp.log(safe)
         + side * spectrum.log_error
     )
-    return log_delta, -contour.tilt + slope / safe, holds & jnp.isfinite(log_delta)
+    return log_bound, -contour.tilt + slope / safe, holds & jnp.isfinite(log_bound)
 
 
 def log_infinite_delta(steps: Steps) -> jax.Array:
@@ -255,9 +279,9 @@ def log_delta_on(
 ) -> tuple[jax.Array, jax.Array]:
     """Returns log delta of the upper row on a given contour and its slope in epsilon: differentiable."""
     contour = jax.lax.stop_gradient(contour)
-    spectrum = _spectrum(steps, contour, frequencies)
+    spectrum = spectrum_of(steps, contour, frequencies)
     offset = jnp.broadcast_to(epsilon - contour.centre, (2,))
-    value, slope = _integral(offset, spectrum)
+    value, slope = integral(offset, spectrum)
     safe = jnp.where(value[0] > 0, value[0], jnp.nan)
     log_delta = spectrum.log_front[0] - contour.tilt * epsilon + jnp.log(safe)
     return log_delta, -contour.tilt + slope[0] / safe
@@ -269,8 +293,8 @@ def answer(steps: Steps, query: Query, frequencies: int) -> tuple[Bounds, Contou
     Whatever fails its check becomes the trivially valid side: 0 (or -inf) below; above, Chernoff's bound.
     """
     contour = choose_contour(steps, query)
-    spectrum = _spectrum(steps, contour, frequencies)
-    tails = _chernoff(steps, contour, spectrum.smoothing)
+    spectrum = spectrum_of(steps, contour, frequencies)
+    tails = chernoff_tails(steps, 1, contour, spectrum.smoothing)
     infinite = log_infinite_delta(steps)
     tilt = contour.tilt
     moment = _log_moment(steps, 0, tilt, 1.0)
@@ -279,12 +303,13 @@ def answer(steps: Steps, query: Query, frequencies: int) -> tuple[Bounds, Contou
     share = jnp.exp(jnp.minimum(infinite - query.log_delta, 0.0))
     room = query.log_delta + jnp.log1p(-share)
     goal = jnp.stack([room, query.log_delta])
-    aim = goal - _AIM * jnp.array(_SIDE)
+    aim = goal - _AIM * jnp.array(SIDE)
     within = contour.spread * 1e6
 
-    def step(_: Any, state: Any) -> Any:
+    def step(round_: Any, state: Any) -> Any:
         x, low, high, _ = state
-        value, slope, holds = _evaluate(x, contour, spectrum, tails)
+        alias = alias_of(contour.centre + x[1], contour, tails)
+        value, slope, holds = evaluate(x, contour, spectrum, alias)
         # low: the largest offset where the bound is certainly above its goal; high: below. Row 0 needs the
         # latter, row 1 the former, to be certain.
         below = holds & (value <= goal)
@@ -299,21 +324,24 @@ def answer(steps: Steps, query: Query, frequencies: int) -> tuple[Bounds, Contou
             jnp.where(above, x + contour.spread, x - contour.spread),
         )
         following = jnp.clip(jnp.where(inside, newton, middle), -within, within)
+        following = jnp.where(round_ == 0, 0.0, following)
         found = jnp.where(holds, value, jnp.array([jnp.inf, -jnp.inf]))
         return following, low, high, found
 
-    # delta at a fixed epsilon: one look, the rounding of the centre taken off beforehand.
-    start = jnp.where(query.solve, jnp.zeros(2), -spectrum.shift * jnp.array(_SIDE))
-    rounds = jnp.where(query.solve, _ROOT_STEPS, 1)
+    # The first look is at epsilon 0, which may be all that is needed; the second at the centre. For delta at a
+    # fixed epsilon one look is enough; the rounding of the centre is taken off beforehand.
+    start = jnp.where(query.solve, -contour.centre, -spectrum.shift * jnp.array(SIDE))
+    rounds = jnp.where(query.solve, 1 + _ROOT_STEPS, 1)
     unknown = jnp.full(2, jnp.inf)
     state = (start, -unknown, unknown, unknown)
     _, low, high, found = jax.lax.fori_loop(0, rounds, step, state)
     most = _largest_epsilon(steps)
+    slack = 8 * ULP * (1 + jnp.abs(moment) + jnp.abs(room)) / tilt
     upper = jnp.nanmin(
         jnp.stack(
             [
                 _rounded_up(contour.centre + high[0] + spectrum.shift[0]),
-                _rounded_up(renyi_epsilon(tilt, moment, room)),
+                _rounded_up(renyi_epsilon(tilt, moment, room) + slack),
                 most,
             ]
         )

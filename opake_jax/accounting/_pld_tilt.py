@@ -5,6 +5,7 @@ makes them wide.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -17,16 +18,21 @@ from opake_jax.accounting._pairs import Tails
 __all__ = [
     "Contour",
     "Query",
+    "Rough",
     "Steps",
     "choose_contour",
+    "expected_size",
     "log_peak",
+    "pick_tilt",
     "relative_tails",
     "renyi_epsilon",
     "rough_log_delta",
+    "roughen",
+    "window_ends",
 ]
 
 _COARSE = 256
-# Relative budgets of delta: cells of periodisation. The window grows with the log of it only.
+# Relative budget of delta for periodisation; the window grows with its log only.
 _ALIAS = 1e-6
 # What the tails of one step may cost: high losses that become infinite, relative to delta; low losses that
 # move up, in probability over all steps.
@@ -76,8 +82,36 @@ def relative_tails(log_delta: Any, count: Any) -> Tails:
     return Tails(log_delta + math.log(_HIGH) - spread, math.log(_LOW) - spread)
 
 
-def _coarse(steps: Steps) -> tuple[jax.Array, jax.Array]:
-    """Returns the lower atoms gathered into groups: log mass and loss, [R, groups]."""
+class Rough(NamedTuple):
+    """The lower atoms, gathered into groups: mass in logs and loss [R, groups], counts [R]."""
+
+    mass: jax.Array
+    loss: jax.Array
+    counts: jax.Array
+    spread: jax.Array  # standard deviation of the composed loss
+
+    def cumulants(self, tilts: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Returns K, K', K'' of the composed loss, K = log E e^(tilt L), at each tilt."""
+        v = self.mass + tilts[:, None, None] * self.loss
+        top = v.max(2, keepdims=True)
+        e = jnp.exp(v - top)
+        z = e.sum(2)
+        mean = (e * self.loss).sum(2) / z
+        variance = jnp.maximum((e * self.loss * self.loss).sum(2) / z - mean * mean, 0.0)
+        value = top[:, :, 0] + jnp.log(z)
+        return value @ self.counts, mean @ self.counts, variance @ self.counts
+
+    def spread_at(self, tilt: jax.Array) -> jax.Array:
+        """Returns the standard deviation of the tilted composed loss."""
+        v = self.mass + tilt * self.loss
+        w = jnp.exp(v - logsumexp(v)[:, None])
+        mean = (w * self.loss).sum(1, keepdims=True)
+        spread = jnp.sqrt((w * (self.loss - mean) ** 2).sum(1) @ self.counts)
+        return jnp.maximum(spread, 1e-6 * self.spread)
+
+
+def roughen(steps: Steps) -> Rough:
+    """Returns the lower atoms gathered into at most 256 groups."""
     kinds, _, count = steps.loss.shape
     groups = min(_COARSE, count)
     each = count // groups
@@ -88,19 +122,13 @@ def _coarse(steps: Steps) -> tuple[jax.Array, jax.Array]:
     weight = jnp.exp(mass - top)
     total = weight.sum(2)
     mean = (weight * loss).sum(2) / jnp.where(total > 0, total, 1.0)
-    return jnp.log(total) + top[:, :, 0], mean
-
-
-def _cumulants(tilts: jax.Array, mass: jax.Array, loss: jax.Array, counts: jax.Array) -> Any:
-    """Returns K, K', K'' of the composed loss, log E e^(tilt L), at each tilt."""
-    v = mass + tilts[:, None, None] * loss
-    top = v.max(2, keepdims=True)
-    e = jnp.exp(v - top)
-    z = e.sum(2)
-    mean = (e * loss).sum(2) / z
-    variance = jnp.maximum((e * loss * loss).sum(2) / z - mean * mean, 0.0)
-    value = top[:, :, 0] + jnp.log(z)
-    return value @ counts, mean @ counts, variance @ counts
+    p = total * jnp.exp(top[:, :, 0])
+    middle = (p * mean).sum(1, keepdims=True)
+    variance = (p * (mean - middle) ** 2).sum(1) @ steps.counts
+    floor = 1e-5 * ((p * jnp.abs(mean)).sum(1) @ steps.counts)
+    return Rough(
+        jnp.log(total) + top[:, :, 0], mean, steps.counts, jnp.sqrt(variance + floor * floor)
+    )
 
 
 def renyi_epsilon(tilt: Any, cumulant: Any, log_delta: Any) -> Any:
@@ -117,74 +145,70 @@ def log_peak(tilt: Any) -> Any:
     return -tilt * jnp.log1p(1 / tilt) - jnp.log1p(tilt)
 
 
-def choose_contour(steps: Steps, query: Query) -> Contour:
-    """Returns the contour for a query.
+def pick_tilt(rough: Rough, goal: Callable[..., Any]) -> tuple[Any, Any, Any, Any]:
+    """Returns (tilt, K, K', goal) for the *last* tilt of a grid whose tilted mean is still left of its goal.
 
-    The tilt is the *last* of a grid at which the tilted mean still lies left of the epsilon that the saddle point
-    (or Chernoff) gives: where sigma is small or q tiny, the best Renyi order lies beyond a phase transition.
-    tilt * spread >= 1, so that e^(-tilt u) is gone within the window.
+    `goal(tilts, K, K'')` is the epsilon that the saddle point, or Chernoff, gives at a tilt. The last one, because
+    where sigma is small or q tiny the best Renyi order lies beyond a phase transition. tilt * spread >= 1, so
+    that e^(-tilt u) is gone within the window.
     """
-    mass, loss = _coarse(steps)
-    counts = steps.counts
-    log_delta, solve = query.log_delta, query.solve
-
-    def cumulants(tilts: jax.Array) -> Any:
-        return _cumulants(tilts, mass, loss, counts)
-
-    p = jnp.exp(mass)
-    mean = (p * loss).sum(1)
-    spread0 = jnp.sqrt(
-        ((p * (loss - mean[:, None]) ** 2).sum(1) @ counts)
-        + (1e-5 * ((p * jnp.abs(loss)).sum(1) @ counts)) ** 2
-    )
 
     def pick(tilts: jax.Array) -> tuple[Any, Any]:
-        value, mean, variance = cumulants(tilts)
-        saddle = (
-            value
-            - log_delta
-            - 0.5 * jnp.log(2 * jnp.pi * variance + 1e-300)
-            - jnp.log(tilts * (1 + tilts))
-        ) / tilts
-        goal = jnp.minimum(renyi_epsilon(tilts, value, log_delta), saddle)
-        goal = jnp.where(solve, goal, query.epsilon)
-        good = jnp.cumprod((mean <= goal) | (tilts * tilts * variance < 1.0))
+        value, mean, variance = rough.cumulants(tilts)
+        goals = goal(tilts, value, variance)
+        good = jnp.cumprod((mean <= goals) | (tilts * tilts * variance < 1.0))
         index = jnp.clip(good.sum().astype(jnp.int32) - 1, 0, tilts.shape[0] - 2)
-        return index, (value, mean, goal)
+        return index, (value, mean, goals)
 
-    grid = jnp.asarray(np.geomspace(0.003, 3e3, 64)) / spread0
+    grid = jnp.asarray(np.geomspace(0.003, 3e3, 64)) / rough.spread
     index, _ = pick(grid)
     fine = grid[index] * (grid[index + 1] / grid[index]) ** jnp.linspace(0.0, 1.0, 16)
     index, (values, means, goals) = pick(fine)
-    tilt, value, middle, goal = fine[index], values[index], means[index], goals[index]
-    v = mass + tilt * loss
-    w = jnp.exp(v - logsumexp(v)[:, None])
-    centre_each = (w * loss).sum(1, keepdims=True)
-    spread = jnp.sqrt((w * (loss - centre_each) ** 2).sum(1) @ counts)
-    spread = jnp.maximum(spread, 1e-6 * spread0)
-    size = 1 / (math.sqrt(2 * math.pi) * spread * tilt * (1 + tilt))
-    size = jnp.minimum(size, 0.3 / (1 + tilt))
-    # A heavy one-step tail: the answer lies between two humps of the tilted sum.
-    size = size * jnp.minimum(1.0, (6 / (tilt * spread)) ** 3) * query.size
-    log_alias = jnp.log(_ALIAS * size)
-    solved = jnp.clip((value - log_delta + jnp.log(size)) / tilt, middle - spread, goal)
-    centre = jnp.where(solve, solved, query.epsilon)
+    return fine[index], values[index], means[index], goals[index]
+
+
+def window_ends(
+    rough: Rough, tilt: Any, spread: Any, value: Any, log_alias: Any
+) -> tuple[Any, Any, Any, Any]:
+    """Returns (right, left) ends beyond which the tilted law has less than e^log_alias, and their extra tilts."""
     extra = jnp.asarray(np.geomspace(0.5, 60.0, 20)) / spread
-    both, _, _ = cumulants(jnp.concatenate([tilt + extra, tilt - extra]))
-    ends_right = (both[:20] - value - log_alias) / extra
-    ends_left = -(both[20:] - value - log_alias) / extra
-    right, left = ends_right.min(), ends_left.max()
-    reach = jnp.maximum(right - centre, centre - left - log_alias / tilt)
+    both, _, _ = rough.cumulants(jnp.concatenate([tilt + extra, tilt - extra]))
+    rights = (both[:20] - value - log_alias) / extra
+    lefts = -(both[20:] - value - log_alias) / extra
+    right, left = rights.min(), lefts.max()
     # (argmin lowers to 32-bit constants in a program whose x64 flag is off.)
-    return Contour(
-        tilt=tilt,
-        spread=spread,
-        window=1.03 * reach,
-        centre=centre,
-        size=size,
-        right=jnp.max(jnp.where(ends_right <= right, extra, 0.0)),
-        left=jnp.max(jnp.where(ends_left >= left, extra, 0.0)),
-    )
+    right_tilt = jnp.max(jnp.where(rights <= right, extra, 0.0))
+    left_tilt = jnp.max(jnp.where(lefts >= left, extra, 0.0))
+    return right, left, right_tilt, left_tilt
+
+
+def choose_contour(steps: Steps, query: Query) -> Contour:
+    """Returns the contour for a query about delta: tilt > 0."""
+    rough = roughen(steps)
+    log_delta, solve = query.log_delta, query.solve
+
+    def goal(tilts: Any, value: Any, variance: Any) -> Any:
+        shape = 0.5 * jnp.log(2 * jnp.pi * variance + 1e-300) + jnp.log(tilts * (1 + tilts))
+        saddle = (value - log_delta - shape) / tilts
+        found = jnp.minimum(renyi_epsilon(tilts, value, log_delta), saddle)
+        return jnp.where(solve, found, query.epsilon)
+
+    tilt, value, mean, end = pick_tilt(rough, goal)
+    spread = rough.spread_at(tilt)
+    size = expected_size(tilt, spread) * query.size
+    log_alias = jnp.log(_ALIAS * size)
+    solved = jnp.clip((value - log_delta + jnp.log(size)) / tilt, mean - spread, end)
+    centre = jnp.where(solve, solved, query.epsilon)
+    right, left, right_tilt, left_tilt = window_ends(rough, tilt, spread, value, log_alias)
+    reach = jnp.maximum(right - centre, centre - left - log_alias / tilt)
+    return Contour(tilt, spread, 1.03 * reach, centre, size, right_tilt, left_tilt)
+
+
+def expected_size(tilt: Any, spread: Any) -> Any:
+    """Returns about what the inversion integral will be, tilt > 0."""
+    size = 1 / (math.sqrt(2 * math.pi) * spread * tilt * (1 + tilt))
+    # A heavy one-step tail: the answer lies between two humps of the tilted sum.
+    return jnp.minimum(size, 0.3 / (1 + tilt)) * jnp.minimum(1.0, (6 / (tilt * spread)) ** 3)
 
 
 def rough_log_delta(steps: Steps, epsilon: Any) -> jax.Array:

@@ -61,7 +61,7 @@ def epsilon_core(arguments: Any) -> tuple[jax.Array, jax.Array]:
         value, slope = log_delta_on(steps, contour, bounds.upper, _FREQUENCIES)
         slope = fixed(slope)
         moved = (log_delta - value) / jnp.where(slope < 0, slope, -jnp.inf)
-        change = jnp.where(jnp.isfinite(bounds.upper), moved - fixed(moved), 0.0)
+        change = jnp.where(jnp.isfinite(moved), moved - fixed(moved), 0.0)
         # Both ends of the bracket move alike.
         return jnp.where(bounds.lower > 0, bounds.lower + change, 0.0), jnp.where(
             bounds.upper > 0, bounds.upper + change, 0.0
