@@ -36,7 +36,11 @@ def _cpu() -> jax.Device | None:
 @contextlib.contextmanager
 def float64_on_cpu() -> Iterator[None]:
     """Inside, jax computes at once, in float64, on the CPU."""
-    with jax.ensure_compile_time_eval(), jax.enable_x64(True), jax.default_device(_cpu()):
+    # Within somebody's trace, constants would be staged into it. Outside there is no such need, and what
+    # is traced here would be run operation by operation: a hundred small compilations.
+    staging = is_traced(jnp.zeros((), jnp.int32))
+    at_once = jax.ensure_compile_time_eval() if staging else contextlib.nullcontext()
+    with at_once, jax.enable_x64(True), jax.default_device(_cpu()):
         yield
 
 
