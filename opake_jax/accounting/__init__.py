@@ -1,6 +1,7 @@
 """What does it cost? Processes, their composition, and certified answers about them."""
 
 from opake_jax.accounting import rdp
+from opake_jax.accounting._adaclip import adaclip, gradient_noise_multiplier
 from opake_jax.accounting._budgets import (
     Budget,
     advantage_budget,
@@ -10,7 +11,12 @@ from opake_jax.accounting._budgets import (
     risk_budget,
 )
 from opake_jax.accounting._calibrate import Calibration, calibrate
+from opake_jax.accounting._eps_delta import eps_delta
+from opake_jax.accounting._fixed_size import fixed_size
 from opake_jax.accounting._gaussian import gaussian
+from opake_jax.accounting._mixture_of_gaussians import mixture_of_gaussians
+from opake_jax.accounting._nonprivate import nonprivate
+from opake_jax.accounting._parallel_poisson import parallel_poisson
 from opake_jax.accounting._pld import PLD
 from opake_jax.accounting._poisson import poisson
 from opake_jax.accounting._process import Process, compose, identity, repeat
@@ -24,14 +30,21 @@ __all__ = [
     "Calibration",
     "NeighboringRelation",
     "Process",
+    "adaclip",
     "advantage_budget",
     "beta_budget",
     "calibrate",
     "compose",
     "delta_budget",
+    "eps_delta",
     "epsilon_budget",
+    "fixed_size",
     "gaussian",
+    "gradient_noise_multiplier",
     "identity",
+    "mixture_of_gaussians",
+    "nonprivate",
+    "parallel_poisson",
     "poisson",
     "rdp",
     "repeat",

@@ -50,13 +50,7 @@ class Process(Queries):
         """
         if not isinstance(other, Process):
             return NotImplemented
-        ours, theirs = self.relation, other.relation
-        if ours is not None and theirs is not None and ours is not theirs:
-            raise ValueError(
-                f"cannot compose under different neighbouring relations: {ours.name} and "
-                f"{theirs.name}. Build both with the same relation="
-            )
-        return _composition([*self.parts, *other.parts])
+        return compose(self, other)
 
 
 class Mechanism(Process):
@@ -84,6 +78,14 @@ class Mechanism(Process):
     def largest_loss(self) -> Any:
         """Returns the supremum of the privacy loss of one run: finite for pure DP."""
         return np.inf
+
+    def infinite_mass(self) -> Any:
+        """Returns the probability of an output that only one of two neighbours can give."""
+        return 0.0
+
+    def law(self, count: float) -> Any:
+        """Returns the exact law of the loss of `count` runs, if it has few values (`_discrete`), or None."""
+        return None
 
     def is_valid(self) -> Any:
         """Returns a boolean: False if traced numbers lie outside the range of the factory."""
@@ -141,34 +143,30 @@ def compose(*processes: Process) -> Process:
     Raises:
       ValueError: two of them are stated under different neighbouring relations.
     """
-    total = identity()
-    for process in processes:
-        total = total | process
-    return total
+    relations = {p.relation for p in processes if p.relation is not None}
+    if len(relations) > 1:
+        names = " and ".join(sorted(relation.name for relation in relations))
+        raise ValueError(
+            f"cannot compose under different neighbouring relations: {names}. "
+            "Build all with the same relation="
+        )
+    return _composition([part for process in processes for part in process.parts])
 
 
 def _composition(parts: list[tuple[Mechanism, Any]]) -> Process:
     """Returns the composition of the parts, equal mechanisms merged."""
-    merged: list[tuple[Mechanism, Any]] = []
+    merged: dict[Any, tuple[Mechanism, Any]] = {}
     for mechanism, count in parts:
-        for i, (other, times) in enumerate(merged):
-            if _same(mechanism, other):
-                merged[i] = (other, times + count)
-                break
-        else:
-            merged.append((mechanism, count))
-    return Composition(tuple(m for m, _ in merged), tuple(c for _, c in merged))
+        key = _key(mechanism)
+        first, times = merged.get(key, (mechanism, 0.0))
+        merged[key] = (first, times + count)
+    return Composition(tuple(m for m, _ in merged.values()), tuple(c for _, c in merged.values()))
 
 
-def _same(a: Mechanism, b: Mechanism) -> bool:
-    """Returns True if both are known to be the same mechanism: structure and every number."""
-    if a is b:
-        return True
-    leaves_a, tree_a = jax.tree.flatten(a)
-    leaves_b, tree_b = jax.tree.flatten(b)
-    if tree_a != tree_b:
-        return False
-    return all(
-        x is y or (not (is_traced(x) or is_traced(y)) and np.array_equal(x, y))
-        for x, y in zip(leaves_a, leaves_b, strict=True)
+def _key(mechanism: Mechanism) -> Any:
+    """Returns what equal mechanisms share: class, structure and every number (a tracer is itself)."""
+    leaves, tree = jax.tree.flatten(mechanism)
+    return tree, tuple(
+        id(leaf) if is_traced(leaf) else (np.shape(leaf), np.asarray(leaf).tobytes())
+        for leaf in leaves
     )

@@ -7,14 +7,14 @@ else is asked of the accountant, which brackets the dominating pairs.
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from opake_jax._checks import check_count, check_probability, check_real, is_traced
-from opake_jax.accounting import _mu_gdp
+from opake_jax.accounting import _discrete, _mu_gdp
 from opake_jax.accounting._evaluate import any_traced, evaluate_traced, float64_on_cpu
 from opake_jax.accounting._pld import PLD
 from opake_jax.accounting._rounding import outward
@@ -189,16 +189,20 @@ def _epsilon(parts: Any, delta: Any, accountant: Any) -> Bounds:
         lower, upper = accountant.epsilon_bounds(parts, delta)
         valid = _traced_validity(parts)
         return jnp.where(valid, lower, 0.0), jnp.where(valid, upper, jnp.inf)
-    parts, squared_mu, largest = _concrete(parts)
-    if squared_mu == math.inf:
+    known = _concrete(parts)
+    if delta < known.infinite_mass:
         return math.inf, math.inf
-    if delta == 0 or not parts:
-        return largest, largest
-    if _all_gaussian(parts, accountant):
-        ends = _run(_GAUSSIAN_EPSILON, math.sqrt(squared_mu), math.log(delta))
+    if delta == 0 or not known.parts:
+        return known.largest_loss, known.largest_loss
+    if _all_gaussian(known.parts, accountant):
+        ends = _run(_GAUSSIAN_EPSILON, known.mu, math.log(delta))
+    elif (law := _law(known, accountant)) is not None:
+        ends = _discrete.epsilon_of(law, known.infinite_mass, delta)
     else:
-        ends = accountant.epsilon_bounds(parts, delta)
-    return _outward(ends[0], min(ends[1], largest) if ends[1] == ends[1] else math.inf)
+        ends = accountant.epsilon_bounds(known.parts, delta)
+    # A NaN is no bound: the largest loss is what remains certain.
+    upper = min(ends[1], known.largest_loss) if ends[1] >= 0 else known.largest_loss
+    return _outward(min(ends[0], upper), upper)
 
 
 def _delta(parts: Any, epsilon: Any, accountant: Any) -> Bounds:
@@ -210,16 +214,17 @@ def _delta(parts: Any, epsilon: Any, accountant: Any) -> Bounds:
         lower, upper = accountant.delta_bounds(parts, epsilon)
         valid = _traced_validity(parts)
         return jnp.where(valid, lower, 0.0), jnp.where(valid, upper, 1.0)
-    parts, squared_mu, largest = _concrete(parts)
-    if squared_mu == math.inf:
-        return 1.0, 1.0
-    if epsilon >= largest:
-        return 0.0, 0.0
-    if _all_gaussian(parts, accountant):
-        ends = _run(_GAUSSIAN_DELTA, math.sqrt(squared_mu), epsilon)
+    known = _concrete(parts)
+    if epsilon >= known.largest_loss or known.infinite_mass == 1:
+        return known.infinite_mass, known.infinite_mass
+    if _all_gaussian(known.parts, accountant):
+        ends = _run(_GAUSSIAN_DELTA, known.mu, epsilon)
+    elif (law := _law(known, accountant)) is not None:
+        ends = _discrete.delta_of(law, known.infinite_mass, epsilon)
     else:
-        ends = accountant.delta_bounds(parts, epsilon)
-    return _outward(ends[0], ends[1] if ends[1] <= 1.0 else 1.0)
+        ends = accountant.delta_bounds(known.parts, epsilon)
+    upper = ends[1] if ends[1] <= 1.0 else 1.0  # a NaN is no bound
+    return _outward(min(ends[0], upper), upper)
 
 
 def _beta(parts: Any, alpha: Any, accountant: Any) -> Bounds:
@@ -229,16 +234,21 @@ def _beta(parts: Any, alpha: Any, accountant: Any) -> Bounds:
         lower, upper = accountant.beta_bounds(parts, alpha)
         valid = _traced_validity(parts)
         return jnp.where(valid, lower, 0.0), jnp.where(valid, upper, 1.0)
-    parts, squared_mu, _ = _concrete(parts)
-    if squared_mu == math.inf or alpha == 1:
+    known = _concrete(parts)
+    if alpha == 1 or known.infinite_mass == 1:
         return 0.0, 0.0
-    if not parts:
+    if alpha == 0:  # what the attacker finds out without ever accusing wrongly
+        return _outward(1 - known.infinite_mass, 1 - known.infinite_mass)
+    if not known.parts:
         return _outward(1 - alpha, 1 - alpha)
-    if _all_gaussian(parts, accountant):
-        ends = _run(_GAUSSIAN_BETA, math.sqrt(squared_mu), alpha)
+    if _all_gaussian(known.parts, accountant):
+        ends = _run(_GAUSSIAN_BETA, known.mu, alpha)
+    elif (law := _law(known, accountant)) is not None:
+        ends = _discrete.beta_of(law, known.infinite_mass, alpha)
     else:
-        ends = accountant.beta_bounds(parts, alpha)
-    return _outward(ends[0] if ends[0] >= 0 else 0.0, min(ends[1], 1.0))
+        ends = accountant.beta_bounds(known.parts, alpha)
+    lower = ends[0] if ends[0] >= 0 else 0.0  # a NaN is no bound
+    return _outward(lower, max(min(ends[1], 1 - alpha), lower))
 
 
 def _risk(parts: Any, prior: Any, accountant: Any) -> Bounds:
@@ -263,17 +273,33 @@ def _all_gaussian(parts: Any, accountant: Any) -> bool:
     return isinstance(accountant, PLD) and all(m.squared_mu() is not None for m, _ in parts)
 
 
-def _concrete(parts: Any) -> tuple[Any, float, float]:
-    """Returns the parts that cost anything, mu^2 of the Gaussian ones, and the largest loss of all."""
-    kept, squared_mu, largest = [], 0.0, 0.0
+def _law(known: "_Known", accountant: Any) -> Any:
+    """Returns the exact law where there is one, unless somebody asked for another method."""
+    return _discrete.law_of(known.parts) if isinstance(accountant, PLD) else None
+
+
+class _Known(NamedTuple):
+    """What a composition of known numbers says without numerics."""
+
+    parts: tuple[Any, ...]  # those that cost anything
+    mu: float  # of the Gaussian ones
+    largest_loss: float  # of all, finite for pure DP
+    infinite_mass: float  # probability that the output gives it all away
+
+
+def _concrete(parts: Any) -> _Known:
+    kept, squared_mu, largest, log_rest = [], 0.0, 0.0, 0.0
     for mechanism, count in parts:
         square = mechanism.squared_mu()
         if count == 0 or square == 0:
             continue
-        kept.append((mechanism, float(count)))
-        squared_mu += float(square or 0.0) * float(count)
-        largest += float(count) * float(mechanism.largest_loss())
-    return tuple(kept), squared_mu, largest
+        count, leak = float(count), float(mechanism.infinite_mass())
+        kept.append((mechanism, count))
+        squared_mu += float(square or 0.0) * count
+        largest += count * float(mechanism.largest_loss())
+        log_rest += count * math.log1p(-leak) if leak < 1 else -math.inf
+    leak = 1.0 if squared_mu == math.inf else -math.expm1(log_rest)
+    return _Known(tuple(kept), math.sqrt(squared_mu), largest, leak)
 
 
 def _mu(parts: Any) -> Any:

@@ -1,6 +1,5 @@
 """Dominating pairs of a Gaussian release in which one unit appears K times, K random."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,7 +12,7 @@ __all__ = ["sampled_pairs"]
 
 
 def sampled_pairs(
-    noise_multiplier: Any, probabilities: Sequence[Any], relation: NeighboringRelation
+    noise_multiplier: Any, probabilities: Any, relation: NeighboringRelation
 ) -> tuple[GaussianMixturePair, ...]:
     """Returns the pairs of one step in which the unit appears k times with `probabilities[k-1]`.
 
@@ -22,11 +21,11 @@ def sampled_pairs(
 
     Args:
       noise_multiplier: sigma, a float64 scalar.
-      probabilities: of 1, 2, ... appearances; what is missing to 1 is the probability of none.
+      probabilities: [K], of 1, 2, ... appearances; what is missing to 1 is the probability of none.
       relation: which datasets count as neighbours.
     """
-    weights = jnp.stack([jnp.asarray(p, jnp.float64) for p in probabilities])
-    means = jnp.asarray(np.arange(1.0, len(probabilities) + 1))
+    weights = jnp.asarray(probabilities, jnp.float64)
+    means = jnp.asarray(np.arange(1.0, weights.shape[0] + 1))
     sigma = jnp.asarray(noise_multiplier, jnp.float64)
     if relation is NeighboringRelation.REPLACE_ONE:
         return (GaussianMixturePair(weights, means, weights, -means, sigma),)
