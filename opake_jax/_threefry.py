@@ -43,13 +43,20 @@ def block(key_words: Any, high: Any, low: Any) -> tuple[jax.Array, jax.Array]:
     return x0, x1
 
 
-def words(key_words: Any, shape: Sequence[int]) -> tuple[jax.Array, jax.Array]:
+def words(
+    key_words: Any, shape: Sequence[int], out_sharding: Any = None
+) -> tuple[jax.Array, jax.Array]:
     """Returns two independent uint32 words for each element of an array of this shape.
 
     Element i (in row-major order) gets the block of counter i, whatever the shape around it, as
     `jax.random.split(key, shape)` does.
+
+    Args:
+      key_words: uint32, shape (2,).
+      shape: the shape of each word array.
+      out_sharding: how they lie on a mesh of explicit axes; under automatic axes the compiler knows.
     """
-    return block(key_words, *_counters(tuple(shape)))
+    return block(key_words, *_counters(tuple(shape), out_sharding))
 
 
 def fold(key_words: jax.Array, number: Any) -> jax.Array:
@@ -61,14 +68,16 @@ def fold(key_words: jax.Array, number: Any) -> jax.Array:
     return jnp.stack(block(key_words, jnp.zeros_like(low), low))
 
 
-def _counters(shape: tuple[int, ...], limit: int = 2**32) -> tuple[jax.Array, jax.Array]:
+def _counters(
+    shape: tuple[int, ...], out_sharding: Any = None, *, limit: int = 2**32
+) -> tuple[jax.Array, jax.Array]:
     """Returns the (high, low) counters of an array: distinct for each element.
 
     Below `limit` elements the low word is the row-major index. From there on the trailing axes that
     still fit make the low word and the leading axes the high word. Only broadcasted iotas, so that
     each device computes its own part.
     """
-    high = low = jnp.zeros(shape, jnp.uint32)
+    high = low = lax.full(shape, _U(0), sharding=out_sharding)
     size, in_low = 1, True
     for axis in reversed(range(len(shape))):
         length = shape[axis]
@@ -76,7 +85,8 @@ def _counters(shape: tuple[int, ...], limit: int = 2**32) -> tuple[jax.Array, ja
             size, in_low = 1, False
         if size * length > limit:
             raise ValueError(f"an array of shape {shape} has more elements than there are counters")
-        place = lax.broadcasted_iota(jnp.uint32, shape, axis) * _U(size % 2**32)
+        index = lax.broadcasted_iota(jnp.uint32, shape, axis, out_sharding=out_sharding)
+        place = index * _U(size % 2**32)
         low, high = (low + place, high) if in_low else (low, high + place)
         size *= length
     return high, low

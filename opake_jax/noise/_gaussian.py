@@ -57,7 +57,8 @@ def gaussian_noise(noise_multiplier: Any, *, key: jax.Array) -> optax.GradientTr
     Raises:
       TypeError: `key` is no key; `update` got something else than a ClippedSum.
       ValueError: a concrete noise multiplier that is negative, infinite or NaN; two leaves whose
-        paths hash alike; a sum that still differs between the devices of a `shard_map`.
+        paths hash alike; a sum that still differs between the devices of a `shard_map` (with
+        `check_vma=False` the update is NaN instead).
 
     Guarantee: the draw for a leaf is a function of (key, count, path of the leaf, index in the
     leaf): not of the mesh, of x64, of the leaf's dtype or of the other leaves.
@@ -108,10 +109,16 @@ def _release(clipped: ClippedSum, noise_multiplier: jax.Array, state: GaussianNo
     keys = _leaf_keys(state, _path_words(clipped.tree))
     noisy = []
     for leaf, std, key_words in zip(leaves, stds, keys, strict=True):
-        noise = std * normal(key_words, leaf.shape)
+        noise = std * normal(key_words, leaf.shape, _explicit_sharding(leaf))
         total = leaf + noise.astype(leaf.dtype)
         noisy.append(total / clipped.denominator.astype(leaf.dtype))
     return jax.tree.unflatten(treedef, noisy)
+
+
+def _explicit_sharding(leaf: jax.Array) -> Any:
+    """Returns the sharding that is part of the leaf's type: under explicit axes its noise needs it too."""
+    sharding = jax.typeof(leaf).sharding
+    return None if sharding.is_fully_replicated else sharding
 
 
 def _leaf_stds(clipped: ClippedSum, noise_multiplier: jax.Array, count: int) -> list[jax.Array]:
@@ -122,7 +129,8 @@ def _leaf_stds(clipped: ClippedSum, noise_multiplier: jax.Array, count: int) -> 
         shares = clipped.shares
         share = jnp.float32(1 / groups) if shares is None else shares / jnp.sum(shares)
         std = std / jnp.sqrt(share)
-    valid = clipped.is_intact() & (noise_multiplier >= 0) & jnp.isfinite(std)
+    valid = clipped.is_intact() & _same_on_all_devices(clipped)
+    valid &= (noise_multiplier >= 0) & jnp.isfinite(std)
     std = jnp.where(valid, std, jnp.nan).astype(jnp.float32)
     return [std] * count if clipped.groups is None else [std[g] for g in clipped.groups]
 
@@ -154,7 +162,8 @@ def _path_words(tree: PyTree) -> np.ndarray:
 def _reject_partial_sums(tree: PyTree) -> None:
     """Raises if a leaf still varies over a mesh axis of an enclosing `shard_map`."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        axes: frozenset[str] = getattr(jax.typeof(leaf), "vma", frozenset())
+        kind = jax.typeof(leaf).manual_axis_type
+        axes = kind.varying | kind.unreduced
         if axes:
             raise ValueError(
                 f"leaf {jax.tree_util.keystr(path)} of the sum differs along the mesh axes "
@@ -162,6 +171,20 @@ def _reject_partial_sums(tree: PyTree) -> None:
                 "(clipped.psum(axis)); for sharded parameters, add the noise outside shard_map, "
                 "under jit, where each device draws its part of the leaf"
             )
+
+
+def _same_on_all_devices(clipped: ClippedSum) -> jax.Array | bool:
+    """Returns False if devices of an enclosing `shard_map` hold different sums.
+
+    With `check_vma=False` the types do not tell (`_reject_partial_sums`), so the squared norms are
+    compared: each device would otherwise add the same noise to a part of its own.
+    """
+    axes = tuple(jax.sharding.get_abstract_mesh().manual_axes)
+    if not axes:
+        return True
+    norm = clipped.check[-1]
+    largest, smallest = jax.lax.pmax(norm, axes), jax.lax.pmin(norm, axes)
+    return largest - smallest <= 1e-4 * largest  # the tolerance of ClippedSum's own check
 
 
 def _cast_like(updates: PyTree, params: PyTree) -> PyTree:

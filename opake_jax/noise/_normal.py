@@ -40,7 +40,7 @@ _TAIL = (1.34813583, -0.269712806, 0.194829971, 0.830000341, 1.61438358,
 _LOW_31 = np.int32(0x7FFFFFFF)
 
 
-def normal(key_words: Any, shape: Sequence[int]) -> jax.Array:
+def normal(key_words: Any, shape: Sequence[int], out_sharding: Any = None) -> jax.Array:
     """Returns float32 standard normal draws; call it under jit, where it fuses.
 
     Element i (row-major) is a function of the key and i alone: not of the shape, nor of how the
@@ -49,8 +49,9 @@ def normal(key_words: Any, shape: Sequence[int]) -> jax.Array:
     Args:
       key_words: uint32 words of a key that is used for nothing else, shape (2,).
       shape: the result's shape.
+      out_sharding: its sharding on a mesh of explicit axes.
     """
-    return from_words(*_threefry.words(key_words, shape))
+    return from_words(*_threefry.words(key_words, shape, out_sharding))
 
 
 def from_words(w0: jax.Array, w1: jax.Array) -> jax.Array:
