@@ -12,6 +12,7 @@ from opake_jax.accounting._pairs import Tails, dominating_pairs
 from opake_jax.accounting._pld_fourier import Bounds, answer
 from opake_jax.accounting._pld_tilt import Query, Steps, relative_tails, rough_log_delta
 from opake_jax.accounting._pld_traced import steps_of
+from opake_jax.accounting._pld_trade_off import beta_bounds
 
 __all__ = ["Problem"]
 
@@ -19,6 +20,10 @@ __all__ = ["Problem"]
 _LEVELS = ((2048, 4096), (4096, 16384), (8192, 32768))
 # Tails of one step are first cut for a delta of e^-20 = 2e-9: fine down to 1e-11, and no loss above.
 _USUAL = -20.0
+
+# The kernels run for milliseconds and are compiled in seconds: without the fusion emitters in two thirds of
+# the time, at 10 % of the speed (benchmarks/accounting.py, `compile` and `cold`).
+_COMPILER = {"xla_cpu_use_fusion_emitters": False}
 
 Tight = Callable[[float, float], bool]
 
@@ -66,6 +71,21 @@ class Problem:
             search.look(level, self._tails(min(scale, search.bounds()[1])), query)
         return search.bounds()
 
+    def beta(self, alpha: float, tight: Tight) -> tuple[float, float]:
+        """Returns (lower, upper) around the symmetrised trade-off function at alpha in (0, 1)."""
+        if not self.parts:
+            return 1 - alpha, 1 - alpha
+        log_alpha = math.log(alpha)
+        lower, upper = 0.0, 1.0
+        for atoms, frequencies in _LEVELS[:2]:
+            steps = _steps(self.parts, self._tails(log_alpha), atoms)
+            for first in range(self.directions):
+                found = _beta(steps, first, alpha, frequencies)
+                lower, upper = max(lower, float(found[0])), min(upper, float(found[1]))
+                if tight(lower, upper):
+                    return lower, upper
+        return lower, upper
+
     def _tails(self, log_delta: float) -> Tails:
         high, low = relative_tails(min(log_delta, -1.0), self.count)
         return Tails(float(high), float(low))
@@ -103,16 +123,22 @@ def _directions(mechanism: Any) -> int:
     return len(jax.eval_shape(dominating_pairs, mechanism))
 
 
-@functools.partial(jax.jit, static_argnums=2)
+@functools.partial(jax.jit, static_argnums=2, compiler_options=_COMPILER)
 def _steps(parts: Any, tails: Tails, size: int) -> Steps:
     return steps_of(parts, tails, size)
 
 
-@functools.partial(jax.jit, static_argnums=3)
+@functools.partial(jax.jit, static_argnums=3, compiler_options=_COMPILER)
 def _answer(steps: Steps, direction: Any, query: Query, frequencies: int) -> Bounds:
     return answer(jax.tree.map(lambda leaf: leaf[direction], steps), query, frequencies)[0]
 
 
-@jax.jit
+@functools.partial(jax.jit, static_argnums=3)
+def _beta(steps: Steps, first: Any, alpha: Any, frequencies: int) -> tuple[Any, Any]:
+    lower, upper, _ = beta_bounds(steps, first, alpha, frequencies)
+    return lower, upper
+
+
+@functools.partial(jax.jit, compiler_options=_COMPILER)
 def _rough(steps: Steps, direction: Any, epsilon: Any) -> jax.Array:
     return rough_log_delta(jax.tree.map(lambda leaf: leaf[direction], steps), epsilon)
