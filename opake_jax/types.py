@@ -6,14 +6,14 @@ says, in every accounting result, which datasets count as neighbours.
 
 import enum
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from opake_jax._checks import check_real, is_traced
 
-__all__ = ["ClippedSum", "NeighboringRelation", "PyTree"]
+__all__ = ["ClippedSum", "Moments", "NeighboringRelation", "PyTree"]
 
 PyTree = Any
 
@@ -34,6 +34,17 @@ class NeighboringRelation(enum.Enum):
     ADD_REMOVE = "add_remove"
     ZERO_OUT = "zero_out"
     REPLACE_ONE = "replace_one"
+
+
+class Moments(NamedTuple):
+    """Two sums that are released together: of clipped gradients, and of their elementwise squares.
+
+    As the tree of a ClippedSum it has two groups of sensitivities C and C^2, since
+    |g * g|_2 <= |g|_2^2: `sensitivity=[C, C**2]`, the leaves of `first` in group 0, of `second` in 1.
+    """
+
+    first: PyTree
+    second: PyTree
 
 
 @jax.tree_util.register_pytree_with_keys_class

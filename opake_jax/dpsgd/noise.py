@@ -1,5 +1,19 @@
 """The noise of DP-SGD under the names that its scripts use."""
 
-from opake_jax.noise import GaussianNoiseState, gaussian_noise
+from opake_jax.noise import (
+    GaussianNoiseState,
+    PairedMomentsState,
+    gaussian_noise,
+    paired_adam,
+    paired_adamw,
+    paired_rmsprop,
+)
 
-__all__ = ["GaussianNoiseState", "gaussian_noise"]
+__all__ = [
+    "GaussianNoiseState",
+    "PairedMomentsState",
+    "gaussian_noise",
+    "paired_adam",
+    "paired_adamw",
+    "paired_rmsprop",
+]

@@ -11,7 +11,7 @@ from opake_jax import _threefry
 from opake_jax._checks import check_key, check_real
 from opake_jax.noise._normal import STD_INFLATION, normal
 from opake_jax.random import key_data, tag_words, tagged
-from opake_jax.types import ClippedSum, PyTree
+from opake_jax.types import ClippedSum, Moments, PyTree
 
 __all__ = ["GaussianNoiseState", "gaussian_noise"]
 
@@ -52,7 +52,7 @@ def gaussian_noise(noise_multiplier: Any, *, key: jax.Array) -> optax.GradientTr
       `init(params)` gives a `GaussianNoiseState`; `update(clipped, state, params=None)` gives the
       update and the next state. `None` leaves stay None. Noise is drawn and added in float32 (or
       added in float64 to a float64 sum); `lift` is applied next; the cast to the parameters' dtype
-      is last.
+      is last. `Moments` stay as they are, for an optimizer that takes both (`paired_adam`).
 
     Raises:
       TypeError: `key` is no key; `update` got something else than a ClippedSum.
@@ -94,7 +94,7 @@ def gaussian_noise(noise_multiplier: Any, *, key: jax.Array) -> optax.GradientTr
         noisy = _release(clipped, jnp.asarray(noise_multiplier, jnp.float32), state)
         if clipped.lift is not None:
             noisy = clipped.lift(noisy)
-        if params is not None:
+        if params is not None and not isinstance(noisy, Moments):
             noisy = _cast_like(noisy, params)
         return noisy, GaussianNoiseState(state.key_data, state.count + jnp.int32(1))
 

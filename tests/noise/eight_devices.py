@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import sys
 
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -21,7 +22,6 @@ from opake_jax.types import ClippedSum
 
 COLLECTIVES = r"(all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)"
 TX = gaussian_noise(1.0, key=key(3))
-SEEN = {}
 
 
 def equal(a, b):
@@ -175,12 +175,9 @@ def whole_step():
         }
 
 
-print(
-    json.dumps(
-        {
-            "noise": list(sharded_noise()),
-            "mapped": list(inside_shard_map()),
-            "step": list(whole_step()),
-        }
-    )
-)  # noqa: T201
+SEEN = {
+    "noise": list(sharded_noise()),
+    "mapped": list(inside_shard_map()),
+    "step": list(whole_step()),
+}
+sys.stdout.write(json.dumps(SEEN) + "\n")
