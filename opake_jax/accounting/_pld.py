@@ -9,7 +9,7 @@ import numpy as np
 
 from opake_jax.accounting._evaluate import any_traced, evaluate_traced, float64_on_cpu
 from opake_jax.accounting._pld_levels import Problem
-from opake_jax.accounting._pld_traced import delta_core, epsilon_core
+from opake_jax.accounting._pld_traced import beta_core, delta_core, epsilon_core
 
 __all__ = ["PLD"]
 
@@ -54,3 +54,18 @@ class PLD:
         with float64_on_cpu():
             lower, upper = Problem(parts).log_delta(float(epsilon), tight)
         return float(np.exp(lower) * (1 - 4e-16)), min(float(np.exp(upper) * (1 + 4e-16)), 1.0)
+
+    def beta_bounds(self, parts: Any, alpha: Any) -> tuple[Any, Any]:
+        """Returns (lower, upper) around the trade-off function at `alpha`, symmetrised.
+
+        The lower end is the private side, and is as tight as delta is. The upper end comes from concavity and is
+        looser: ten times `rtol` will do.
+        """
+        if any_traced((parts, alpha)):
+            return evaluate_traced(beta_core, (parts, alpha), _OUT)
+
+        def tight(lower: float, upper: float) -> bool:
+            return upper - lower <= 10 * self.rtol * upper
+
+        with float64_on_cpu():
+            return Problem(parts).beta(float(alpha), tight)

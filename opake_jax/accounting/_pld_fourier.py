@@ -58,11 +58,13 @@ __all__ = [
     "Bounds",
     "ChernoffTails",
     "Spectrum",
+    "alias_of",
     "answer",
     "chernoff_tails",
     "evaluate",
     "integral",
     "log_delta_on",
+    "log_infinite_delta",
     "spectrum_of",
 ]
 
@@ -102,7 +104,7 @@ def _log_moment(steps: Steps, row: int, tilt: Any, side: float) -> jax.Array:
     """Returns sum_r T_r log E e^(tilt l_r) of a row, rounded to one side."""
     mass, shift = steps.log_mass[:, row], tilt * steps.loss[:, row]
     size = jnp.where(mass > -jnp.inf, jnp.abs(mass), 0.0) + jnp.abs(shift)
-    each = logsumexp(mass + shift + side * ULP * (8 + 2 * size))
+    each = logsumexp(mass + shift + side * ULP * (8 + mass.shape[1] + 2 * size))
     return steps.counts @ each + side * 8 * ULP * (steps.counts @ jnp.abs(each))
 
 
@@ -159,7 +161,8 @@ def spectrum_of(steps: Steps, contour: Contour, frequencies: int, sign: Any = 1.
         * (1 / z2 + jnp.array([0.0, 1.0]) * kappa / (2 * a))
     )
     front = counts @ log_moment
-    rounding = relative + ULP * (16 + 4 * jnp.abs(power))
+    # The sums over k have two stages of 64 and N/64 terms.
+    rounding = relative + ULP * (64 + frequencies / 64 + 4 * jnp.abs(power))
     slope = 8 * ULP * (size * w).sum(1)
     return Spectrum(
         log_front=front + 0.5 * a * tilt * (1 + tilt),

@@ -19,8 +19,9 @@ from opake_jax.accounting._pld_tilt import (
     relative_tails,
     rough_log_delta,
 )
+from opake_jax.accounting._pld_trade_off import beta_bounds, rest_on
 
-__all__ = ["delta_core", "epsilon_core", "steps_of"]
+__all__ = ["beta_core", "delta_core", "epsilon_core", "steps_of"]
 
 _ATOMS, _FREQUENCIES = 2048, 4096
 
@@ -97,4 +98,39 @@ def delta_core(arguments: Any) -> tuple[jax.Array, jax.Array]:
     return (
         jnp.where(nothing, 0.0, jnp.exp(jnp.max(lower)) * (1 - 4e-16)),
         jnp.where(nothing, 0.0, jnp.minimum(jnp.exp(jnp.max(upper)) * (1 + 4e-16), 1.0)),
+    )
+
+
+@jax.jit
+def beta_core(arguments: Any) -> tuple[jax.Array, jax.Array]:
+    """Returns (lower, upper) around beta(alpha); `arguments` is (parts, alpha), float64.
+
+    G is stationary at its maximum: the derivative is that of G at a fixed point.
+    """
+    parts, alpha = arguments
+    fixed = jax.lax.stop_gradient
+    counts = sum(count for _, count in parts)
+    tails = relative_tails(jnp.minimum(jnp.log(fixed(alpha)), -1.0), fixed(counts))
+    steps = steps_of(parts, tails)
+
+    def look(first: Any) -> Any:
+        return beta_bounds(fixed(steps), first, fixed(alpha), _FREQUENCIES)
+
+    low, up, found = jax.lax.map(look, jnp.arange(2))
+    best = jnp.where(low[1] > low[0], 1, 0)
+    binding = jax.tree.map(lambda leaf: leaf[best], found)
+    chosen = jax.tree.map(lambda leaf: leaf[binding.direction], steps)
+    t = binding.point
+    rest = rest_on(chosen, binding.line, jnp.abs(t), _FREQUENCIES)
+    gain = jnp.where(
+        t >= 0, rest - jnp.exp(t) * alpha, jnp.exp(jnp.minimum(t, 0.0)) * (rest - alpha)
+    )
+    change = jnp.where(jnp.isfinite(gain), gain - fixed(gain), 0.0)
+    lower, upper = jnp.max(low), jnp.min(up)
+    lower = jnp.where(jnp.isnan(lower), 0.0, lower)
+    upper = jnp.where(jnp.isnan(upper), 1.0, upper)
+    nothing = counts == 0
+    return (
+        jnp.where(nothing, 1 - alpha, jnp.where(lower > 0, lower + change, 0.0)),
+        jnp.where(nothing, 1 - alpha, upper + change),
     )

@@ -1,0 +1,260 @@
+"""What can a test achieve? The trade-off function beta(alpha), symmetrised over both directions.
+
+With delta the larger of the directions' deltas (Dong, Roth, Su 2019, arXiv:1905.02383, Prop. 6),
+
+    beta(alpha) = sup over t of G(t),   G(t) = 1 - delta(t) - e^t alpha              for t >= 0,
+                                       G(t) = e^t (1 - delta(-t) - alpha)           for t < 0,
+
+where G is concave in a = e^t (each half is a minimum over directions of 1 - H_a - a alpha). Any t gives a
+lower bound. Three points give an upper one: a concave function lies below its chords extended, so that
+with a_1 < a_2 < a_3 and G(a_2) at least as large as both others, G(a) <= G_2 + (a_2 - a)/(a_3 - a_2) (G_2 - G_3) on
+[a_1, a_2], and likewise on [a_2, a_3].
+
+One direction is searched on one contour: G is stationary where Q(L > t) = alpha (t > 0) or P(L <= -t) = alpha (t < 0);
+Q(L > t) = -delta'(t) e^-t, P(L <= t) = 1 - delta(t) + delta'(t). The search is not certified and need not be.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from opake_jax._numerics import log1mexp, logsumexp
+from opake_jax.accounting._pairs import ULP
+from opake_jax.accounting._pld_fourier import (
+    alias_of,
+    chernoff_tails,
+    evaluate,
+    integral,
+    log_infinite_delta,
+    spectrum_of,
+)
+from opake_jax.accounting._pld_tilt import (
+    Contour,
+    Steps,
+    expected_size,
+    pick_tilt,
+    roughen,
+    window_ends,
+)
+
+__all__ = ["Binding", "beta_bounds", "rest_on"]
+
+_ALIAS = 1e-9  # relative to the integral: 1 - delta is asked for more digits than delta
+_BISECTIONS = 14  # of 12 spreads: G is flat at its top, 1e-3 of a spread costs 1e-6
+_APART = 0.01  # of a spread, between the three points
+_WIDE = 2.0  # spread from which 1 - delta can be small: then it is computed itself
+
+
+class _Line(NamedTuple):
+    """Where one direction is evaluated: delta (sign 1) or 1 - delta (sign -1)."""
+
+    contour: Contour
+    sign: Any
+
+
+class Binding(NamedTuple):
+    """The point t that gave the lower bound, and the direction whose delta binds there."""
+
+    point: jax.Array
+    direction: jax.Array
+    line: _Line
+
+
+def _line(steps: Steps, log_alpha: Any, points: Any, search: Any) -> _Line:
+    """Returns a contour for 1 - delta near where Q(L > t) is alpha, or near the points."""
+    rough = roughen(steps)
+
+    def goal(tilts: Any, value: Any, variance: Any) -> Any:
+        del variance
+        return jnp.where(search, (value - log_alpha) / (1 + tilts), jnp.abs(points[1]))
+
+    tilt, value, _, end = pick_tilt(rough, goal)
+    size = expected_size(tilt, rough.spread_at(tilt))
+    small = value - tilt * end + jnp.log(size) < math.log(0.3)  # delta is small there
+    complement = ~small & (rough.spread_at(jnp.asarray(-0.5)) > _WIDE)
+    # delta itself, near epsilon 0: a tilt that makes e^(-tilt u) short enough for the window.
+    tilt = jnp.where(small, tilt, jnp.maximum(tilt, 1.5 / rough.spread))
+    tilt = jnp.where(complement, -0.5, tilt)
+    value, mean, _ = (found[0] for found in rough.cumulants(tilt[None]))
+    spread = rough.spread_at(tilt)
+    # At tilt -1/2 the transform at 0 is 4.
+    whole = jnp.minimum(4 / (math.sqrt(2 * math.pi) * spread), 1.0)
+    size = jnp.where(complement, whole, expected_size(jnp.abs(tilt), spread))
+    log_alias = jnp.log(_ALIAS * size)
+    start = jnp.where(complement, jnp.maximum(mean, 0.0), end)
+    centre = jnp.where(search, start, jnp.abs(points[1]))
+    right, left, right_tilt, left_tilt = window_ends(rough, tilt, spread, value, log_alias)
+    decayed = -log_alias / jnp.abs(tilt)
+    reach = jnp.maximum(
+        right - centre + jnp.where(complement, decayed, 0.0), centre - left + decayed
+    )
+    window = 1.03 * (reach + 3 * spread)  # the search may move this far
+    contour = Contour(tilt, spread, window, centre, size, right_tilt, left_tilt)
+    return _Line(contour, jnp.where(complement, -1.0, 1.0))
+
+
+def _complement_alias(epsilon: Any, contour: Contour, tails: Any) -> jax.Array:
+    """Returns the bound on the periodisation terms of 1 - delta, tilt in (-1, 0)."""
+    decay = jnp.minimum(-contour.tilt, 1 + contour.tilt)
+    budget = jnp.log(_ALIAS * contour.size)
+    right_end = (tails.log_right - budget) / contour.right
+    left_end = (budget - tails.log_left) / contour.left
+    c = contour.window - jnp.maximum(right_end - epsilon, epsilon - left_end)
+    c = jnp.maximum(c, 0.0)
+    edge = contour.window - c
+    right = jnp.exp(jnp.minimum(tails.log_right - contour.right * (epsilon + edge), 0.0))
+    left = jnp.exp(jnp.minimum(tails.log_left + contour.left * (epsilon - edge), 0.0))
+    wrapped = -jnp.expm1(-decay * contour.window)
+    return 2 * (right + left + jnp.exp(-decay * c)) / wrapped
+
+
+def _excess(steps: Steps) -> tuple[jax.Array, jax.Array]:
+    """Returns (over, missing): by how much the masses of all steps exceed 1 above, and fall short below.
+
+    Padded masses make delta larger, which is right, but also E min(1, e^(eps-L)), which is not; the
+    composed difference is at most (1 + over)^T - 1. Missing mass adds at most itself to 1 - delta.
+    """
+    total = logsumexp(jnp.concatenate([steps.log_mass[:, 0], steps.log_infinity[:, None]], 1))
+    over = jnp.expm1(steps.counts @ (jnp.maximum(total, 0.0) + steps.loss.shape[2] * ULP))
+    held = logsumexp(steps.log_mass[:, 1])
+    missing = -jnp.expm1(steps.counts @ (jnp.minimum(held, 0.0) - steps.loss.shape[2] * ULP))
+    return over, missing
+
+
+def _look(
+    steps: Steps, log_alpha: Any, points: Any, search: Any, frequencies: int
+) -> tuple[Any, Any, Any, _Line]:
+    """Returns (points, lower, upper, line): bounds on log(1 - delta) of one direction at three points t.
+
+    Args:
+      log_alpha: where `search`, the points are put about the maximum of this direction's G.
+      points: [3], used where not `search`.
+    """
+    line = _line(steps, log_alpha, points, search)
+    contour, sign = line
+    spectrum = spectrum_of(steps, contour, frequencies, sign)
+    tails = [chernoff_tails(steps, row, contour, spectrum.smoothing) for row in (0, 1)]
+    lowest = jax.tree.map(lambda a, b: jnp.where(sign < 0, a, b), *tails)
+    infinite = log_infinite_delta(steps)
+    over, missing = _excess(steps)
+
+    def alias(epsilon: Any) -> jax.Array:
+        plain = alias_of(epsilon, contour, lowest)
+        return jnp.where(sign < 0, _complement_alias(epsilon, contour, lowest), plain)
+
+    def bounds(epsilon: jax.Array) -> tuple[jax.Array, jax.Array]:
+        offset = epsilon - contour.centre - spectrum.shift * jnp.array([1.0, -1.0])
+        value, _, holds = evaluate(offset, contour, spectrum, alias(epsilon), sign)
+        # 1 - delta from delta
+        largest = jnp.logaddexp(value[0], infinite) + 4 * ULP
+        down = jnp.where(
+            holds[0] & (largest < 0), log1mexp(jnp.minimum(largest, -1e-300)), -jnp.inf
+        )
+        up = jnp.where(holds[1] & (value[1] < 0), log1mexp(jnp.minimum(value[1], -1e-300)), 0.0)
+        # 1 - delta itself
+        direct_down = jnp.exp(value[0]) * (1 - 8 * ULP) - over
+        direct_down = jnp.where(holds[0] & (direct_down > 0), direct_down, 0.0)
+        direct_up = jnp.minimum(jnp.exp(value[1]) * (1 + 8 * ULP) + missing, 1.0)
+        direct_up = jnp.where(holds[1], direct_up, 1.0)
+        return (
+            jnp.where(sign < 0, _log(direct_down), down),
+            jnp.where(sign < 0, jnp.log(direct_up), up),
+        )
+
+    def profile(epsilon: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Q(L > epsilon) and P(L <= epsilon), roughly, of the upper row."""
+        offset = jnp.broadcast_to(epsilon - contour.centre, (2,))
+        value, slope = integral(offset, spectrum)
+        front = jnp.exp(spectrum.log_front[0] - contour.tilt * epsilon)
+        amount = front * value[0]
+        change = front * (slope[0] - contour.tilt * value[0])
+        delta = jnp.where(sign < 0, 1 - amount, amount)
+        delta_slope = sign * change
+        return -delta_slope * jnp.exp(-epsilon), jnp.where(
+            sign < 0, amount, 1 - delta
+        ) + delta_slope
+
+    alpha = jnp.exp(log_alpha)
+    q0, p0 = profile(jnp.zeros(()))
+    forwards = alpha < q0
+    backwards = ~forwards & (alpha > p0)
+    far = jnp.maximum(contour.centre, 0.0) + 6 * contour.spread
+
+    def halve(_: Any, ends: Any) -> Any:
+        low, high = ends
+        middle = (low + high) / 2
+        q, p = profile(middle)
+        right = jnp.where(forwards, q > alpha, p < alpha)
+        return jnp.where(right, middle, low), jnp.where(right, high, middle)
+
+    rounds = jnp.where(search, _BISECTIONS, 0)
+    low, high = jax.lax.fori_loop(0, rounds, halve, (jnp.zeros(()), far))
+    best = jnp.where(forwards, 1.0, jnp.where(backwards, -1.0, 0.0)) * (low + high) / 2
+    found = best + _APART * contour.spread * jnp.array([-1.0, 0.0, 1.0])
+    points = jnp.where(search, found, points)
+    lower, upper = jax.lax.map(bounds, jnp.abs(points))
+    return points, lower, upper, line
+
+
+def _log(x: jax.Array) -> jax.Array:
+    return jnp.where(x > 0, jnp.log(jnp.where(x > 0, x, 1.0)), -jnp.inf)
+
+
+def _combine(alpha: Any, points: Any, lower: Any, upper: Any) -> tuple[Any, Any]:
+    """Returns (lower, upper) for beta(alpha).
+
+    Args:
+      points: [3], increasing.
+      lower, upper: [3], bounds on log(1 - delta), the least over the directions.
+    """
+    a = jnp.exp(points)
+    forwards = points >= 0
+
+    def gain(log_rest: Any, side: float) -> Any:
+        rest = jnp.exp(log_rest)
+        value = jnp.where(forwards, rest - a * alpha, a * (rest - alpha))
+        size = jnp.where(forwards, rest + a * alpha, a * (rest + alpha))
+        return value + side * 8 * ULP * (1 + jnp.abs(points)) * size
+
+    low, up = gain(lower, -1.0), gain(upper, 1.0)
+    peak = (low[1] >= up[0]) & (low[1] >= up[2])
+    to_left = (a[1] - a[0]) / (a[2] - a[1]) * (up[1] - low[2])
+    to_right = (a[2] - a[1]) / (a[1] - a[0]) * (up[1] - low[0])
+    most = up[1] + jnp.maximum(to_left, to_right) * (1 + 1e-12)
+    return jnp.maximum(jnp.max(low), 0.0), jnp.where(peak, most, 1.0)
+
+
+def beta_bounds(steps: Steps, first: Any, alpha: Any, frequencies: int) -> tuple[Any, Any, Binding]:
+    """Returns (lower, upper) for beta(alpha), alpha in (0, 1), and what the lower bound rests on.
+
+    Args:
+      steps: both directions, one leading axis more.
+      first: the direction (0 or 1) that chooses the points; the other one is evaluated there.
+    """
+    log_alpha = jnp.log(alpha)
+
+    def one(points: Any, turn: Any) -> Any:
+        direction = jnp.where(turn == 0, first, 1 - first)
+        chosen = jax.tree.map(lambda leaf: leaf[direction], steps)
+        points, *found = _look(chosen, log_alpha, points, turn == 0, frequencies)
+        return points, (direction, *found)
+
+    points, (directions, lower, upper, lines) = jax.lax.scan(one, jnp.zeros(3), jnp.arange(2))
+    low, up = _combine(alpha, points, lower.min(0), upper.min(0))
+    # The first direction alone is no smaller than the minimum of both.
+    _, alone = _combine(alpha, points, lower[0], upper[0])
+    turn = jnp.where(lower[1, 1] < lower[0, 1], 1, 0)
+    line = jax.tree.map(lambda leaf: leaf[turn], lines)
+    upper_end = jnp.minimum(jnp.minimum(up, alone), 1 - alpha)
+    return low, upper_end, Binding(points[1], directions[turn], line)
+
+
+def rest_on(steps: Steps, line: _Line, epsilon: Any, frequencies: int) -> jax.Array:
+    """Returns 1 - delta of one direction's upper row, uncertified: what is differentiated."""
+    contour, sign = jax.lax.stop_gradient(line)
+    spectrum = spectrum_of(steps, contour, frequencies, sign)
+    value, _ = integral(jnp.broadcast_to(epsilon - contour.centre, (2,)), spectrum)
+    amount = jnp.exp(spectrum.log_front[0] - contour.tilt * epsilon) * value[0]
+    return jnp.where(sign < 0, amount, 1 - amount)
