@@ -14,6 +14,7 @@ from opake_jax.accounting._calibrate import Calibration, calibrate
 from opake_jax.accounting._eps_delta import eps_delta
 from opake_jax.accounting._fixed_size import fixed_size
 from opake_jax.accounting._gaussian import gaussian
+from opake_jax.accounting._ledger import Accountant
 from opake_jax.accounting._mixture_of_gaussians import mixture_of_gaussians
 from opake_jax.accounting._nonprivate import nonprivate
 from opake_jax.accounting._parallel_poisson import parallel_poisson
@@ -21,15 +22,20 @@ from opake_jax.accounting._pld import PLD
 from opake_jax.accounting._poisson import poisson
 from opake_jax.accounting._process import Process, compose, identity, repeat
 from opake_jax.accounting._rdp import RDP
+from opake_jax.accounting._trade_off import GaussianSummary, TradeOff
+from opake_jax.accounting._trajectory import epsilon_trajectory
 from opake_jax.types import NeighboringRelation
 
 __all__ = [
     "PLD",
     "RDP",
+    "Accountant",
     "Budget",
     "Calibration",
+    "GaussianSummary",
     "NeighboringRelation",
     "Process",
+    "TradeOff",
     "adaclip",
     "advantage_budget",
     "beta_budget",
@@ -38,6 +44,7 @@ __all__ = [
     "delta_budget",
     "eps_delta",
     "epsilon_budget",
+    "epsilon_trajectory",
     "fixed_size",
     "gaussian",
     "gradient_noise_multiplier",

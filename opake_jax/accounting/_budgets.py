@@ -175,13 +175,15 @@ class RiskBudget(Budget):
 
 
 def epsilon_budget(epsilon: Any, delta: Any) -> EpsilonBudget:
-    """Returns the budget `epsilon_at(delta) <= epsilon`; epsilon in (0, inf), delta in (0, 1).
+    """Returns the budget `epsilon_at(delta) <= epsilon`; epsilon in (0, inf), delta in [0, 1).
+
+    At delta 0 only pure mechanisms (Laplace, randomised response) can keep it.
 
     >>> epsilon_budget(3.0, delta=1e-5)
     EpsilonBudget(epsilon=3.0, delta=1e-05)
     """
     check_real("epsilon", epsilon, low_open=True, remedy="no finite noise reaches epsilon 0")
-    check_real("delta", delta, low_open=True, high=1.0, remedy="usually below 1 / dataset size")
+    check_real("delta", delta, high=1.0, remedy="usually below 1 / dataset size")
     return EpsilonBudget(float(epsilon), float(delta))
 
 

@@ -1,12 +1,13 @@
 """A release of which only (epsilon, delta) is known, and the two ends: everything, nothing."""
 
 import dataclasses
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from opake_jax._checks import check_real
+from opake_jax._checks import check_real, is_traced
 from opake_jax.accounting._discrete import Law, repeated_response
 from opake_jax.accounting._pairs import DiscretePair, dominating_pairs
 from opake_jax.accounting._process import Mechanism
@@ -43,6 +44,15 @@ class EpsDelta(Mechanism):
         """Returns: epsilon >= 0 and delta in [0, 1]."""
         delta = jnp.asarray(self.delta)
         return (jnp.asarray(self.epsilon) >= 0) & (delta >= 0) & (delta <= 1)
+
+    def grouped(self, size: int) -> "EpsDelta":
+        """Returns (k epsilon, delta (e^(k epsilon) - 1)/(e^epsilon - 1)) for a group of k."""
+        growth = sum(self._power(i) for i in range(size))
+        return EpsDelta(size * self.epsilon, self.delta * growth, self.relation)
+
+    def _power(self, k: int) -> Any:
+        """Returns e^(k epsilon)."""
+        return jnp.exp(k * self.epsilon) if is_traced(self.epsilon) else math.exp(k * self.epsilon)
 
     def renyi(self, orders: Any) -> Any:
         """Returns log(p^a (1-p)^(1-a) + (1-p)^a p^(1-a))/(a-1), p = 1/(1+e^-epsilon); inf if delta > 0."""

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-__all__ = ["beta", "epsilon", "log_delta", "mills", "quantile"]
+__all__ = ["beta", "epsilon", "log_delta", "mills", "quantile", "upper_quantile"]
 
 _LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)
 # Laplace's continued fraction with 24 terms agrees with 40-digit mpmath to 1e-15 from 4.5 upwards; below, erfc times
@@ -169,7 +169,7 @@ def quantile(log_alpha: Any) -> jax.Array:
     return jax.lax.fori_loop(0, _NEWTON, step, jnp.sqrt(-2 * target))
 
 
-def _upper_quantile(alpha: Any) -> jax.Array:
+def upper_quantile(alpha: Any) -> jax.Array:
     """Returns Phi^-1(1 - alpha) for alpha in (0, 1)."""
     high = alpha > 0.5
     t = quantile(jnp.log(jnp.where(high, 1 - alpha, alpha)))
@@ -179,7 +179,7 @@ def _upper_quantile(alpha: Any) -> jax.Array:
 def beta(mu: Any, alpha: Any) -> tuple[jax.Array, jax.Array]:
     """Returns (lower, upper) around Phi(Phi^-1(1 - alpha) - mu), the trade-off function."""
     inside = (alpha > 0) & (alpha < 1)
-    z = _upper_quantile(jnp.where(inside, alpha, 0.5))
+    z = upper_quantile(jnp.where(inside, alpha, 0.5))
     x = jnp.where(mu < jnp.inf, z - mu, -jnp.inf)
     m, _ = mills(jnp.abs(x))
     tail = jnp.where(mu < jnp.inf, jnp.exp(_log_phi(x)) * m, 0.0)

@@ -59,6 +59,12 @@ class ParallelPoisson(Mechanism):
         value = divergence(jnp.where(rate > 0, excess, -jnp.inf), orders)
         return jnp.where((sigma > 0) | (rate == 0), value, jnp.inf)
 
+    def grouped(self, size: int) -> Mechanism:
+        """Returns how often any of a group's units is drawn: Bin(num_workers * size, q) times."""
+        if self.relation is NeighboringRelation.REPLACE_ONE:
+            return super().grouped(size)
+        return dataclasses.replace(self, num_workers=self.num_workers * size)
+
 
 def _appearances(rate: Any, workers: int) -> jax.Array:
     """Returns Pr[Bin(workers, rate) = k] for k = 1..workers, [workers]."""

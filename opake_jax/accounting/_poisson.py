@@ -11,6 +11,7 @@ from opake_jax.accounting._gaussian import Gaussian
 from opake_jax.accounting._gaussian_pairs import GaussianMixturePair
 from opake_jax.accounting._inner import check_inner, check_relation_of
 from opake_jax.accounting._pairs import dominating_pairs
+from opake_jax.accounting._parallel_poisson import ParallelPoisson
 from opake_jax.accounting._process import Mechanism
 from opake_jax.accounting._renyi import divergence, sampled_excess
 from opake_jax.accounting._sampled_pairs import sampled_pairs
@@ -49,6 +50,12 @@ class Poisson(Mechanism):
             self.inner.noise_multiplier, self.sample_rate, orders, self.relation
         )
         return divergence(excess, orders)
+
+    def grouped(self, size: int) -> Mechanism:
+        """Returns how often any of a group's units is drawn: Bin(size, q) times."""
+        if self.relation is NeighboringRelation.REPLACE_ONE:
+            return super().grouped(size)
+        return ParallelPoisson(self.inner, self.sample_rate, size, self.relation)
 
 
 @dominating_pairs.register

@@ -18,8 +18,15 @@ from opake_jax.accounting import _discrete, _mu_gdp
 from opake_jax.accounting._evaluate import any_traced, evaluate_traced, float64_on_cpu
 from opake_jax.accounting._pld import PLD
 from opake_jax.accounting._rounding import outward
+from opake_jax.accounting._trade_off import (
+    LINES,
+    GaussianSummary,
+    TradeOff,
+    covering_mu,
+    default_alphas,
+)
 
-__all__ = ["Queries"]
+__all__ = ["Queries", "ask_trajectory"]
 
 Bounds = tuple[Any, Any]
 _OUT = (-1, +1)  # a lower bound is rounded down, an upper one up
@@ -129,6 +136,51 @@ class Queries:
         """
         _check_entries("prior", prior, check_probability)
         return self._answer(_risk, prior, accountant, group_size)[0]
+
+    def gdp(
+        self, min_delta: Any = 1e-10, *, accountant: Any = None, group_size: int = 1
+    ) -> GaussianSummary:
+        """Returns the smallest mu-Gaussian DP that covers the process where delta >= min_delta.
+
+        An upper bound: delta of a Gaussian of noise multiplier 1/mu is at least the process's at every epsilon at which
+        the latter is at least `min_delta`. The central limit gives a smaller figure, which is no bound.
+
+        Args:
+          min_delta: in (0, 1), concrete.
+          accountant: `PLD(...)` (None) or `RDP(...)`.
+          group_size: of the privacy unit, a whole number of at least 1.
+
+        Returns:
+          `(mu, min_delta)`; mu is inf if delta never falls that low.
+
+        Raises:
+          ValueError: min_delta outside (0, 1). TypeError: numbers are traced.
+
+        Reference: Dong, Roth, Su 2019, arXiv:1905.02383.
+        """
+        if any_traced((self.parts, min_delta)):
+            raise TypeError("gdp needs concrete numbers: call it outside jit, vmap and grad")
+        check_real("min_delta", min_delta, low_open=True, high=1.0)
+        options = {"accountant": accountant, "group_size": group_size}
+        last = self.epsilon_at(min_delta, **options)
+        if not math.isfinite(last):
+            return GaussianSummary(math.inf, float(min_delta))
+        epsilons = np.linspace(0.0, max(last, 1e-6), LINES + 1)
+        deltas = self.delta_at(epsilons, **options)
+        return GaussianSummary(covering_mu(epsilons, deltas), float(min_delta))
+
+    def trade_off_curve(
+        self, alpha: Any = None, *, accountant: Any = None, group_size: int = 1
+    ) -> TradeOff:
+        """Returns (alpha, beta): the trade-off function at these false positive rates.
+
+        Args:
+          alpha: in [0, 1], an array; None takes 58 values, dense near 0.
+          accountant: `PLD(...)` (None) or `RDP(...)`.
+          group_size: of the privacy unit, a whole number of at least 1.
+        """
+        alpha = default_alphas() if alpha is None else alpha
+        return TradeOff(alpha, self.beta_at(alpha, accountant=accountant, group_size=group_size))
 
     def _answer(
         self,
@@ -276,6 +328,37 @@ def _all_gaussian(parts: Any, accountant: Any) -> bool:
 def _law(known: "_Known", accountant: Any) -> Any:
     """Returns the exact law where there is one, unless somebody asked for another method."""
     return _discrete.law_of(known.parts) if isinstance(accountant, PLD) else None
+
+
+def ask_trajectory(parts: Any, counts: Any, delta: Any, accountant: Any) -> Any:
+    """Returns epsilon at delta after `counts` repetitions of the parts, [counts]."""
+    accountant = PLD() if accountant is None else accountant
+    if any_traced((parts, counts, delta)):
+        if _all_gaussian(parts, accountant):
+
+            def closed(count: Any) -> Any:
+                some = tuple((mechanism, times * count) for mechanism, times in parts)
+                return _epsilon(some, delta, accountant)[1]
+
+            return jax.vmap(closed)(counts)
+        upper = accountant.epsilon_trajectory(parts, counts, delta)[1]
+        valid = _traced_validity(parts) & (counts >= 0) & (jnp.floor(counts) == counts)
+        return jnp.where(valid, jnp.where(counts == 0, 0.0, upper), jnp.inf)
+    known = _concrete(parts)
+    easy = _all_gaussian(known.parts, accountant) or _law(known, accountant) is not None
+    if easy or delta == 0 or known.infinite_mass > 0:
+        each = [
+            _epsilon(tuple((m, times * count) for m, times in parts), float(delta), accountant)[1]
+            for count in counts
+        ]
+        return np.array(each, np.float64)
+    upper = np.zeros(len(counts))
+    some = counts > 0
+    if np.any(some):
+        found = accountant.epsilon_trajectory(known.parts, counts[some], float(delta))[1]
+        ends = [min(e, n * known.largest_loss) for e, n in zip(found, counts[some], strict=True)]
+        upper[some] = [outward(float(e), +1) for e in ends]
+    return upper
 
 
 class _Known(NamedTuple):
