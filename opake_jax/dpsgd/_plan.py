@@ -275,6 +275,7 @@ def plan(
         return _steps(chosen, mechanism, num_steps)
 
     def calibrated(make: Callable[[float], Process]) -> float:
+        assert budget is not None
         return float(accounting.calibrate(budget, make, *_SEARCH).param)
 
     if sampler is None:
@@ -345,7 +346,7 @@ def _schedule(noise_multiplier: float | Sequence[float], num_steps: int) -> tupl
             f"noise_multiplier has {len(values)} entries for {num_steps} steps: give one for each",
         )
     else:
-        values = [noise_multiplier] * num_steps
+        values = [noise_multiplier] * num_steps  # type: ignore[list-item]
     for value in dict.fromkeys(values):
         check_real("noise_multiplier", value)
     return tuple(float(v) for v in values)
