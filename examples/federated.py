@@ -2,7 +2,8 @@
 
 The privacy unit is the client: all that one holder of data ever sends is hidden, not one image of
 it. About 10 clients, drawn by Poisson sampling, take part in a round. Each trains on its own images
-for an epoch; how far its weights moved is clipped, summed over the clients and noised.
+for an epoch; how far its weights moved is clipped, summed over the clients and noised. The server
+that does this is trusted: what it releases, the model of every round, is private.
 
 python examples/federated.py            # under a minute on two cores
 python examples/federated.py --smoke    # a few rounds, for CI
