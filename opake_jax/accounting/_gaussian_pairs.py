@@ -26,9 +26,9 @@ The pair (Q, P) uses the same cells with -l and the other masses.
 Quadrature. Gauss-Legendre with n nodes on f errs by f^(2n) d^(2n+1) (n!)^4/((2n+1) (2n)!^3). For a Gaussian f,
 f^(2n) = sigma^-2n He_2n(z) f and |He_2n(z)| = |E (z + iN)^2n| <= (|z| + (E N^2n)^(1/2n))^2n. A and D
 are integrals over s in [0, m] of t e(t) e^(s t/sigma^2), whose derivative of order 2n is that with one factor t, plus 2n
-times one order less. With y = (d/sigma)(max |z| + 2.5), at both ends and all components, the relative error of each
+times one order less. With y = (d/sigma)(max |z| + 2), at both ends and all components, the relative error of each
 integral is at most C (y^2n + 2n y^(2n-1)) e^(2y), C = 2 (n!)^4/((2n+1) (2n)!^3). It is added outward.
-Cells too wide for this (y > 6) get, above, width times the largest density, at their right end, and nothing below.
+Cells too wide for this (y > 3) get, above, width times the largest density, at their right end, and nothing below.
 """
 
 import dataclasses
@@ -44,12 +44,13 @@ from opake_jax.accounting._pairs import ULP, Atoms, Tails
 
 __all__ = ["GaussianMixturePair", "JointPair"]
 
-_NODES, _WEIGHTS = (a / 2 for a in np.polynomial.legendre.leggauss(8))
+_COUNT = 5
+_NODES, _WEIGHTS = (a / 2 for a in np.polynomial.legendre.leggauss(_COUNT))
 _NODES = _NODES + 0.5
-_N2 = 2 * len(_NODES)
-_QUADRATURE = 2 * math.factorial(8) ** 4 / (17 * math.factorial(16) ** 3)
-_HERMITE = 2.5  # (E N^16)^(1/16) = (15!!)^(1/16) = 2.48
-_WIDEST = 6.0  # there the quadrature's relative error is bounded by 2e-5
+_N2 = 2 * _COUNT
+_QUADRATURE = 2 * math.factorial(_COUNT) ** 4 / ((_N2 + 1) * math.factorial(_N2) ** 3)
+_HERMITE = 2.0  # (E N^10)^(1/10) = (9!!)^(1/10) = 1.98
+_WIDEST = 3.0  # there the quadrature's relative error is bounded by 1e-4
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -66,10 +67,10 @@ class _Cells(NamedTuple):
 
     loss: jax.Array  # [M], at the dots
     loss_error: jax.Array  # [M]
-    up: jax.Array  # [2, M], connect-the-dots masses under P and Q
+    up: jax.Array  # [S, M], connect-the-dots masses under the chosen sides (0: P, 1: Q)
     cell_loss: jax.Array  # [M-1]
     cell_error: jax.Array  # [M-1]
-    low: jax.Array  # [2, M-1], cell masses under P and Q
+    low: jax.Array  # [S, M-1], cell masses
 
 
 @jax.tree_util.register_dataclass
@@ -114,14 +115,15 @@ class GaussianMixturePair:
         ends = _edges(first, mixtures, levels, sides)
         above, below = _masses_beyond(first, mixtures, ends, sides)
         left, right = jnp.min(ends), jnp.max(ends)
-        cells = _cells(mixtures, left + (right - left) * jnp.linspace(0.0, 1.0, size - 1))
+        dots = left + (right - left) * jnp.linspace(0.0, 1.0, size - 1)
+        cells = _cells(mixtures, dots, jnp.where(back, 1, 0)[None])
         # Low losses beyond the end join the lowest atom; high ones the supremum, or infinity.
-        mass = jnp.where(back, cells.up[1], cells.up[0])
+        mass = cells.up[0]
         lowest = jnp.where(back, size - 2, 0)
         mass = mass.at[lowest].set(jnp.logaddexp(mass[lowest], below) + ULP)
         up_mass = jnp.append(mass, jnp.where(bounded, above, -jnp.inf))
         up_loss = jnp.append(sign * cells.loss + cells.loss_error, jnp.where(bounded, top, 0.0))
-        low_mass = jnp.where(back, cells.low[1], cells.low[0])
+        low_mass = cells.low[0]
         low_loss = sign * cells.cell_loss - cells.cell_error
         return Atoms(
             jnp.stack([up_mass, _pad(low_mass, size, -jnp.inf)]),
@@ -155,7 +157,8 @@ class JointPair:
         level = jnp.minimum(tails.high, tails.low)[None]
         right = _edges(mixtures.log_weights[0], mixtures, level, jnp.ones(1))
         right = jnp.maximum(right, middle + 8 * sigma)
-        cells = _cells(mixtures, middle + (right - middle) * jnp.linspace(0.0, 1.0, share))
+        dots = middle + (right - middle) * jnp.linspace(0.0, 1.0, share)
+        cells = _cells(mixtures, dots, jnp.arange(2))
         above = _masses_beyond(mixtures.log_weights[0], mixtures, right, jnp.ones(1))[0]
         below = log_ndtr(-right[0] / sigma) + 8 * ULP  # the reverse's lowest losses, under N(0)
         reverse_up = cells.up[1].at[-1].set(jnp.logaddexp(cells.up[1, -1], below) + ULP)
@@ -230,8 +233,8 @@ def _limit(mixtures: _Mixtures, side: Any) -> jax.Array:
     return jnp.where(far[0, 0] == far[1, 0], loss, side * jnp.inf)
 
 
-def _cells(mixtures: _Mixtures, x: jax.Array) -> _Cells:
-    """Returns dots and cells for increasing dots x."""
+def _cells(mixtures: _Mixtures, x: jax.Array, sides: jax.Array) -> _Cells:
+    """Returns dots and cells for increasing dots x, and their masses under some sides (0: P, 1: Q)."""
     sigma = mixtures.sigma
     means, s2 = mixtures.means[1:], sigma * sigma
     log_ratio, posterior, rounding, spread = _ratios(mixtures, x)
@@ -263,17 +266,18 @@ def _cells(mixtures: _Mixtures, x: jax.Array) -> _Cells:
     slack = relative * whole[0]
     log_phi = -x * x / (2 * s2) - _LOG_SQRT_2PI
     log_width = jnp.log(jnp.where(wide, 1.0, width / sigma))
-    error = ULP * (32 + 4 * jnp.abs(log_phi) + rounding)
-    error = error.at[:, :-1].add(4 * ULP * jnp.abs(log_width))
-    base = log_phi + log_ratio
+    base = log_phi + log_ratio[sides]
+    error = ULP * (32 + 4 * jnp.abs(log_phi) + rounding[sides])
+    cell_error = error[:, :-1] + 4 * ULP * jnp.abs(log_width)
     cell = base[:, :-1] + log_width
-    leaves = jnp.log(jnp.maximum(left, 0.0) + slack) + cell + error[:, :-1]
-    arrives = jnp.log(right + slack) + cell + error[:, :-1]
-    arrives = jnp.where(wide, _largest(mixtures, x, wide), arrives)
-    none = jnp.full((2, 1), -jnp.inf)
+    leaves = jnp.log(jnp.maximum(left, 0.0) + slack) + cell + cell_error
+    arrives = jnp.log(right[sides] + slack) + cell + cell_error
+    arrives = jnp.where(wide, _largest(mixtures, x, wide, sides), arrives)
+    none = jnp.full((sides.shape[0], 1), -jnp.inf)
     leaves = jnp.concatenate([jnp.where(wide, -jnp.inf, leaves), none], 1)
     up = jnp.logaddexp(leaves, jnp.concatenate([none, arrives], 1)) + 2 * ULP
-    low = jnp.where(wide, -jnp.inf, jnp.log(whole) + cell - error[:, :-1] - relative)
+    low = jnp.log(whole[sides]) + cell - cell_error - relative
+    low = jnp.where(wide, -jnp.inf, low)
 
     loss = log_ratio[0] - log_ratio[1]
     loss_error = ULP * (jnp.sum(rounding, 0) + jnp.abs(loss))
@@ -312,12 +316,12 @@ def _ratios(mixtures: _Mixtures, x: jax.Array) -> tuple[jax.Array, jax.Array, ja
     return log_ratio, posterior, rounding, jnp.max(each, 2) + rounding
 
 
-def _largest(mixtures: _Mixtures, x: jax.Array, wide: jax.Array) -> jax.Array:
-    """Returns the logs, [2, M-1], of a bound on the masses of wide cells: width times largest density."""
+def _largest(mixtures: _Mixtures, x: jax.Array, wide: jax.Array, sides: jax.Array) -> jax.Array:
+    """Returns the logs, [S, M-1], of a bound on the masses of wide cells: width times largest density."""
     a = (x[:-1, None] - mixtures.means) / mixtures.sigma
     b = (x[1:, None] - mixtures.means) / mixtures.sigma
     nearest = jnp.where((a < 0) & (b > 0), 0.0, jnp.minimum(jnp.abs(a), jnp.abs(b)))
     log_width = jnp.log(jnp.where(wide[:, None], b - a, 1.0))
     most = jnp.minimum(log_width - nearest * nearest / 2 - _LOG_SQRT_2PI, 0.0)
     most = most + ULP * (64 + 4 * nearest * nearest)
-    return logsumexp(mixtures.log_weights[:, None] + most) + 64 * ULP
+    return logsumexp(mixtures.log_weights[sides][:, None] + most) + 64 * ULP

@@ -88,10 +88,11 @@ class Bounds(NamedTuple):
 
 
 class Spectrum(NamedTuple):
-    """The integrand about the centre, [2, 2, N/64, 64] (row, re/im, k // 64, k % 64), and its errors, [2]."""
+    """The integrand about the centre, [2, N/64, 64] (row, k // 64, k % 64), and its errors, [2]."""
 
     log_front: jax.Array
-    integrand: jax.Array
+    real: jax.Array
+    imag: jax.Array
     frequency: jax.Array
     error: jax.Array
     error_slope: jax.Array
@@ -136,37 +137,36 @@ def spectrum_of(steps: Steps, contour: Contour, frequencies: int, sign: Any = 1.
     z2 = jnp.clip(-2 * jnp.log(_BAND * contour.size * jnp.pi * last), 9.0, 60.0)
     a = z2 / (last * last)
     kappa = 2 * jnp.sqrt(2 * jnp.pi * a) * jnp.exp(a / 8) * jax.lax.erf(jnp.sqrt(a / 8))
-    power = jnp.einsum("r,rck->ck", counts, jnp.log(modulus)) - 0.5 * a * w * w
+    times = counts[:, None, None]
+    power = (times * jnp.log(modulus)).sum(0) - 0.5 * a * w * w
+    relative = (times * (2 * step_error / modulus)).sum(0)
     centre = counts @ mean + 0.5 * a * (1 + 2 * tilt)
-    phase = jnp.einsum("r,rck->ck", counts, jnp.arctan2(imag, real))
+    phase = (times * jnp.arctan2(imag, real)).sum(0)
     phase = phase + w * (centre - contour.centre)[:, None]
-    density = jnp.exp(power).at[:, 1:].multiply(2.0) / window
-    real, imag = density * jnp.cos(phase), density * jnp.sin(phase)
     # 1/(s(s+1)), s(s+1) = tilt (tilt + 1) - w^2 + i w (2 tilt + 1); row 1 less kappa/2.
     down_real, down_imag = tilt * (tilt + 1) - w * w, w * (2 * tilt + 1)
     norm = down_real * down_real + down_imag * down_imag
     kernel_real = sign * down_real / norm
     kernel_real = jnp.stack([kernel_real, kernel_real - sign * kappa / 2])
-    kernel_imag = -sign * down_imag / norm
-    integrand = jnp.stack(
-        [real * kernel_real - imag * kernel_imag, real * kernel_imag + imag * kernel_real], 1
-    )
+    kernel_imag = jnp.broadcast_to(-sign * down_imag / norm, kernel_real.shape)
+    density = jnp.exp(power).at[:, 1:].multiply(2.0) / window
+    cosine, sine = density * jnp.cos(phase), density * jnp.sin(phase)
+    # Two arrays, not one of both: each cosine is then computed once.
+    shape = (2, frequencies // 64, 64)
+    real = (cosine * kernel_real - sine * kernel_imag).reshape(shape)
+    imag = (cosine * kernel_imag + sine * kernel_real).reshape(shape)
     size = density * jnp.sqrt(kernel_real**2 + kernel_imag**2)
-    relative = jnp.einsum("r,rck->ck", counts, 2 * step_error / modulus)
-    grown = jnp.exp(jnp.minimum(counts @ weight_error, 50.0))
-    truncation = (
-        grown
-        * jnp.exp(-z2 / 2)
-        / (jnp.pi * last)
-        * (1 / z2 + jnp.array([0.0, 1.0]) * kappa / (2 * a))
-    )
-    front = counts @ log_moment
     # The sums over k have two stages of 64 and N/64 terms.
     rounding = relative + ULP * (64 + frequencies / 64 + 4 * jnp.abs(power))
     slope = 8 * ULP * (size * w).sum(1)
+    grown = jnp.exp(jnp.minimum(counts @ weight_error, 50.0))
+    beyond = 1 / z2 + jnp.array([0.0, 1.0]) * kappa / (2 * a)
+    truncation = grown * jnp.exp(-z2 / 2) / (jnp.pi * last) * beyond
+    front = counts @ log_moment
     return Spectrum(
         log_front=front + 0.5 * a * tilt * (1 + tilt),
-        integrand=integrand.reshape(2, 2, frequencies // 64, 64),
+        real=real,
+        imag=imag,
         frequency=w,
         error=truncation + (size * rounding).sum(1) + slope * jnp.abs(centre - contour.centre),
         error_slope=slope,
@@ -181,15 +181,15 @@ def integral(offset: jax.Array, spectrum: Spectrum) -> tuple[jax.Array, jax.Arra
 
     e^(-i w offset) is an outer product of 64 and N/64 values: two matrix products instead of N cosines.
     """
-    outer = spectrum.integrand.shape[2]
+    outer = spectrum.real.shape[1]
     step = spectrum.frequency[1]
     inner_index, outer_index = jnp.arange(64.0), 64 * jnp.arange(outer * 1.0)
     inner_angle = offset[:, None] * (step * inner_index)
     outer_angle = offset[:, None] * (step * outer_index)
     c, s = jnp.cos(inner_angle), jnp.sin(inner_angle)
     basis = jnp.stack([c, s, inner_index * c, inner_index * s], -1)
-    sums = jnp.einsum("rabk,rkv->rabv", spectrum.integrand, basis, precision="highest")
-    re, im = sums[:, 0], sums[:, 1]
+    re = jnp.einsum("rak,rkv->rav", spectrum.real, basis, precision="highest")
+    im = jnp.einsum("rak,rkv->rav", spectrum.imag, basis, precision="highest")
     sum_re, sum_im = re[..., 0] + im[..., 1], im[..., 0] - re[..., 1]
     slope_im = im[..., 2] - re[..., 3]
     slope_re = re[..., 2] + im[..., 3]
