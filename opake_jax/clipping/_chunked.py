@@ -56,18 +56,26 @@ class Chunked:
                     "Chunked is a host loop of compiled calls and cannot run inside jit, grad or vmap: jit the "
                     "rest of the step, or use Microbatched(size)"
                 )
-            total_rows = len(jax.tree.leaves(batch)[0])
-            real = np.arange(total_rows) if mask is None else np.flatnonzero(np.asarray(mask))
-            chunks = [_rows(real, start, self.size) for start in range(0, len(real), self.size)]
-            arguments = lambda rows, keep: (params, _take(batch, rows), keep, key, limit, rows)  # noqa: E731
-            blank = np.zeros(self.size, np.uint32)
-            sums, values = shapes(*arguments(blank, np.zeros(self.size, bool)))
+            count = len(jax.tree.leaves(batch)[0])
+            marks = np.ones(count, bool) if mask is None else np.asarray(mask)
+            real = np.flatnonzero(marks.any(axis=tuple(range(1, marks.ndim))))
+
+            def arguments(rows: np.ndarray, keep: np.ndarray) -> Any:
+                kept = marks[rows] & keep.reshape(-1, *[1] * (marks.ndim - 1))
+                return params, _take(batch, rows), kept, key, limit, rows
+
+            chunk = jax.tree.map(
+                lambda x: jax.ShapeDtypeStruct((self.size, *x.shape[1:]), x.dtype),
+                (batch, marks, np.zeros(count, np.uint32)),
+            )
+            sums, values = shapes(params, chunk[0], chunk[1], key, limit, chunk[2])
             total = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), sums)
             found = []
-            for rows, keep in chunks:
+            for start in range(0, len(real), self.size):
+                rows, keep = _rows(real, start, self.size)
                 total, part = add(total, *arguments(rows, keep))
                 found.append((rows[keep], keep, part))
-            return total, _scatter(values, found, total_rows)
+            return total, _scatter(values, found, count)
 
         return call
 

@@ -53,8 +53,8 @@ def check_parameters(leaves: list[tuple[Any, Any]]) -> None:
             )
 
 
-def check_batch(batch: PyTree, mask: Any) -> int:
-    """Returns the number of rows of a batch, the same for each leaf and the mask."""
+def check_batch(batch: PyTree, mask: Any, unit_axis: int | None = None) -> None:
+    """Raises unless all leaves and the mask have one number of rows, and with a unit axis one of records."""
     leaves = [
         (f"batch{jax.tree_util.keystr(path)}", leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(batch)
@@ -70,11 +70,20 @@ def check_batch(batch: PyTree, mask: Any) -> int:
     if any(jnp.shape(leaf)[0] != rows for _, leaf in leaves):
         shapes = ", ".join(f"{name} {jnp.shape(leaf)}" for name, leaf in leaves)
         raise ValueError(f"batch leaves disagree on the number of examples (first axis): {shapes}")
-    if mask is not None and (jnp.shape(mask) != (rows,) or mask.dtype != jnp.bool_):
+    allowed: list[tuple[int, ...]] = [(rows,)]
+    if unit_axis is not None:
+        records = {jnp.shape(leaf)[unit_axis : unit_axis + 1] for _, leaf in leaves}
+        if len(records) != 1 or () in records:
+            shapes = ", ".join(f"{name} {jnp.shape(leaf)}" for name, leaf in leaves)
+            raise ValueError(
+                f"batch leaves disagree on the number of records in a unit (axis {unit_axis}): {shapes}"
+            )
+        allowed.append((rows, *records.pop()))
+    if mask is not None and (jnp.shape(mask) not in allowed or mask.dtype != jnp.bool_):
         raise ValueError(
-            f"mask must be boolean of shape ({rows},), True at real examples, got {mask.dtype} {jnp.shape(mask)}"
+            f"mask must be boolean of shape {' or '.join(map(str, allowed))}, True at real rows, got "
+            f"{mask.dtype} {jnp.shape(mask)}"
         )
-    return int(rows)
 
 
 def check_loss(
