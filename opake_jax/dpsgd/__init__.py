@@ -4,7 +4,8 @@
 script needs from the rooms of the same name.
 """
 
+from opake_jax.dpsgd._adaptive import AdaptiveClipping
 from opake_jax.dpsgd._plan import Plan, plan
 from opake_jax.dpsgd._report import Report
 
-__all__ = ["Plan", "Report", "plan"]
+__all__ = ["AdaptiveClipping", "Plan", "Report", "plan"]

@@ -14,6 +14,7 @@ import optax
 from opake_jax import accounting, clipping, noise, sampling
 from opake_jax._checks import check_count, check_real, is_traced, require
 from opake_jax.accounting import Budget, Process
+from opake_jax.dpsgd._adaptive import AdaptiveClipping, PlannedAdaptiveGradFn
 from opake_jax.dpsgd._report import Report, round_down
 from opake_jax.random import key_data
 from opake_jax.types import NeighboringRelation
@@ -39,11 +40,12 @@ class Plan:
     Attributes:
       sampler: chooses the units of each step; its accounting is in `process`.
       num_steps: the horizon that `process` and `report` cover.
-      clipping_norm: bound on each unit's L2 norm.
-      noise_multipliers: one for each step.
+      clipping_norm: bound on each unit's L2 norm; with adaptive clipping, that of the first step.
+      noise_multipliers: one for each step; with adaptive clipping, of gradient and count together.
       expected_batch_size: the public denominator.
       delta: the delta of the report.
       unit: whose data the report protects, in words.
+      adaptive: None, or how the clipping norm follows a quantile of the norms.
     """
 
     sampler: Any
@@ -53,6 +55,7 @@ class Plan:
     expected_batch_size: float
     delta: float
     unit: str = _UNIT
+    adaptive: AdaptiveClipping | None = None
     # What kinds of key this plan has handed on: seeded or not. Filled as the plan is used.
     _keys: dict[str, bool | None] = dataclasses.field(
         default_factory=lambda: {"noise": None, "sampling": None}, compare=False, repr=False
@@ -76,9 +79,17 @@ class Plan:
     def _process_after(self, steps: int) -> Process:
         pieces = []
         for multiplier, count in _runs(self.noise_multipliers[:steps]):
-            mechanism = accounting.gaussian(multiplier, relation=NeighboringRelation.ZERO_OUT)
-            pieces.append(_steps(self.sampler, mechanism, count))
+            pieces.append(_steps(self.sampler, self._mechanism(multiplier), count))
         return accounting.compose(*pieces)
+
+    def _mechanism(self, multiplier: float) -> Process:
+        """Returns what one step releases."""
+        relation = NeighboringRelation.ZERO_OUT
+        if self.adaptive is None:
+            return accounting.gaussian(multiplier, relation=relation)
+        count_std = self.adaptive.count_std(self.expected_batch_size)
+        own = accounting.gradient_noise_multiplier(multiplier, count_std)
+        return accounting.adaclip(own, count_std, relation=relation)
 
     def clipped_grad(self, loss_fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
         """Returns `clipping.clipped_grad` of the loss with this plan's norm and denominator.
@@ -87,11 +98,48 @@ class Plan:
           loss_fn: `loss_fn(params, example) -> scalar`, no batch axis.
           **options: further options of `clipping.clipped_grad` (engine, has_aux, ...).
         """
-        for name in ("clipping_norm", "denominator"):
-            require(name not in options, f"{name} is the plan's: make another plan to change it")
+        require(
+            self.adaptive is None, "this plan clips adaptively: use adaptive_clipped_grad instead"
+        )
+        _keep_own(options)
         return clipping.clipped_grad(
             loss_fn, self.clipping_norm, denominator=self.expected_batch_size, **options
         )
+
+    def adaptive_clipped_grad(
+        self, loss_fn: Callable[..., Any], **options: Any
+    ) -> PlannedAdaptiveGradFn:
+        """Returns the gradient function of a plan that was made with `adaptive=`.
+
+        The noise step turns its sum into the pair (gradient, count):
+
+            clipped, private_aux = grad_fn(params, batch, clip_state, mask=mask)
+            (gradient, count), noise_state = noise.update(clipped, noise_state)
+            clip_state = grad_fn.update(clip_state, count)
+            updates, opt_state = tx.update(gradient, opt_state, params)
+
+        Args:
+          loss_fn: `loss_fn(params, example) -> scalar`, no batch axis.
+          **options: further options of `clipping.clipped_grad`.
+        """
+        adaptive = self.adaptive
+        if adaptive is None:
+            raise ValueError("this plan has a fixed clipping norm: pass adaptive= to plan()")
+        _keep_own(options)
+        multiplier = self.noise_multiplier
+        count_std = adaptive.count_std(self.expected_batch_size)
+        # std of the count's noise = multiplier * (1/2) / sqrt(share).
+        share = (multiplier / (2 * count_std)) ** 2
+        inner = clipping.adaptive_clipped_grad(
+            loss_fn,
+            self.clipping_norm,
+            quantile=adaptive.quantile,
+            learning_rate=adaptive.learning_rate,
+            bounds=adaptive.bounds,
+            denominator=self.expected_batch_size,
+            **options,
+        )
+        return PlannedAdaptiveGradFn(inner, (1 - share, share))
 
     def gaussian_noise(self, key: jax.Array) -> optax.GradientTransformation:
         """Returns the noise step with this plan's noise multipliers: first in an `optax.chain`.
@@ -164,12 +212,21 @@ class Plan:
                 for m, count in _runs(self.noise_multipliers[:steps])
             )
             or "none",
-            clipping_norm=f"{self.clipping_norm:g}",
+            clipping_norm=self._clipping_text(),
             denominator=self.expected_batch_size,
             steps=steps,
             accountant="PLD by certified Fourier inversion, float64",
             assumptions=_ASSUMPTIONS,
             seeded=dict(self._keys),
+        )
+
+    def _clipping_text(self) -> str:
+        if self.adaptive is None:
+            return f"{self.clipping_norm:g}"
+        count_std = self.adaptive.count_std(self.expected_batch_size)
+        return (
+            f"adaptive, from {self.clipping_norm:g}, quantile {self.adaptive.quantile:g}, noise std "
+            f"{count_std:g} on the count"
         )
 
     def _note(self, purpose: str, key: jax.Array) -> None:
@@ -212,6 +269,7 @@ def plan(
     sampler: Any = None,
     capacity: int | None = None,
     unit: str = _UNIT,
+    adaptive: AdaptiveClipping | None = None,
 ) -> Plan:
     """Returns a Plan: sampler, clipping, noise and accounting of one DP-SGD run.
 
@@ -230,6 +288,8 @@ def plan(
         expected_batch_size / dataset_size and a cap that costs less than 1 % of epsilon.
       capacity: the cap of the default sampler (rows of a batch); None: chosen. Below the expected
         batch size it is legal, expensive and warned about.
+      adaptive: None, or `AdaptiveClipping(...)`: `clipping_norm` is then the first step's, and the
+        count of unclipped gradients takes its share of the noise; the price is the same.
       unit: for the report: what one index of the dataset holds, such as "one client with all its
         images". Nobody's data may lie in two units.
 
@@ -307,6 +367,11 @@ def plan(
         multipliers = (calibrated(lambda nm: steps_of(chosen, nm)),) * num_steps
     else:
         multipliers = _schedule(noise_multiplier, num_steps)
+    if adaptive is not None:
+        for multiplier in set(multipliers):  # the count may not cost the whole budget
+            accounting.gradient_noise_multiplier(
+                multiplier, adaptive.count_std(float(expected_batch_size))
+            )
     return Plan(
         sampler=sampler,
         num_steps=num_steps,
@@ -315,7 +380,13 @@ def plan(
         expected_batch_size=float(expected_batch_size),
         delta=delta,
         unit=unit,
+        adaptive=adaptive,
     )
+
+
+def _keep_own(options: dict[str, Any]) -> None:
+    for name in ("clipping_norm", "denominator"):
+        require(name not in options, f"{name} is the plan's: make another plan to change it")
 
 
 def _steps(sampler: Any, mechanism: Process, count: int) -> Process:
