@@ -5,6 +5,7 @@ import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from opake_jax.accounting._evaluate import any_traced, evaluate_traced, float64_on_cpu
@@ -35,25 +36,43 @@ class PLD:
     def epsilon_bounds(self, parts: Any, delta: Any) -> tuple[Any, Any]:
         """Returns (lower, upper) around epsilon at `delta`, for parts ((mechanism, count), ...)."""
         if any_traced((parts, delta)):
-            return evaluate_traced(epsilon_core, (parts, delta), _OUT)
-
-        def tight(lower: float, upper: float) -> bool:
-            return upper - lower <= max(self.rtol * upper, _ABSOLUTE)
-
+            lower, upper = evaluate_traced(epsilon_core, (parts, delta), _OUT)
+            return lower, upper
         with float64_on_cpu():
-            return Problem(parts).epsilon(math.log(delta), tight)
+            return Problem(parts).epsilon(math.log(delta), self._tight_epsilon)
+
+    def _tight_epsilon(self, lower: float, upper: float) -> bool:
+        return upper - lower <= max(self.rtol * upper, _ABSOLUTE)
 
     def delta_bounds(self, parts: Any, epsilon: Any) -> tuple[Any, Any]:
         """Returns (lower, upper) around delta at `epsilon`."""
         if any_traced((parts, epsilon)):
-            return evaluate_traced(delta_core, (parts, epsilon), _OUT)
+            lower, upper = evaluate_traced(delta_core, (parts, epsilon), _OUT)
+            return lower, upper
 
         def tight(lower: float, upper: float) -> bool:
             return lower - upper >= math.log1p(-self.rtol) or upper == -math.inf
 
         with float64_on_cpu():
-            lower, upper = Problem(parts).log_delta(float(epsilon), tight)
-        return float(np.exp(lower) * (1 - 4e-16)), min(float(np.exp(upper) * (1 + 4e-16)), 1.0)
+            low, high = Problem(parts).log_delta(float(epsilon), tight)
+        return float(np.exp(low) * (1 - 4e-16)), min(float(np.exp(high) * (1 + 4e-16)), 1.0)
+
+    def epsilon_trajectory(self, parts: Any, counts: Any, delta: Any) -> tuple[Any, Any]:
+        """Returns (lower, upper) around epsilon at `delta` after `counts` runs of the parts: [counts] each.
+
+        The atoms of a step are made once, its characteristic function once for neighbouring counts.
+        """
+        if any_traced((parts, counts, delta)):
+
+            def one(count: Any) -> Any:
+                return self.epsilon_bounds([(m, times * count) for m, times in parts], delta)
+
+            lower, upper = jax.vmap(one)(jnp.asarray(counts))
+            return lower, upper
+        counts = np.asarray(counts, np.float64)
+        with float64_on_cpu():
+            ends = Problem(parts).trajectory(counts, math.log(delta), self._tight_epsilon)
+        return ends[0], ends[1]
 
     def beta_bounds(self, parts: Any, alpha: Any) -> tuple[Any, Any]:
         """Returns (lower, upper) around the trade-off function at `alpha`, symmetrised.
@@ -62,7 +81,8 @@ class PLD:
         looser: ten times `rtol` will do.
         """
         if any_traced((parts, alpha)):
-            return evaluate_traced(beta_core, (parts, alpha), _OUT)
+            lower, upper = evaluate_traced(beta_core, (parts, alpha), _OUT)
+            return lower, upper
 
         def tight(lower: float, upper: float) -> bool:
             return upper - lower <= 10 * self.rtol * upper

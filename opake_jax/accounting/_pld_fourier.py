@@ -60,12 +60,15 @@ __all__ = [
     "Spectrum",
     "alias_of",
     "answer",
+    "bounds_on",
     "chernoff_tails",
+    "compose",
     "evaluate",
     "integral",
     "log_delta_on",
     "log_infinite_delta",
     "spectrum_of",
+    "step_spectrum",
 ]
 
 _BAND = 1e-6  # relative budget of delta for what lies beyond the band limit
@@ -115,9 +118,20 @@ def _rounding_of_weights(steps: Steps, tilt: Any, weights: jax.Array) -> jax.Arr
     return ULP * (4 + (weights * (4 + 2 * size)).sum(2))
 
 
-def spectrum_of(steps: Steps, contour: Contour, frequencies: int, sign: Any = 1.0) -> Spectrum:
-    """Returns the integrand for delta (sign 1) or 1 - delta (sign -1, tilt in (-1, 0))."""
-    tilt, window, counts = contour.tilt, contour.window, steps.counts
+class StepSpectrum(NamedTuple):
+    """The tilted characteristic function of each kind of step, whatever its count: [R, 2] or [R, 2, N]."""
+
+    log_moment: jax.Array
+    mean: jax.Array
+    weight_error: jax.Array
+    log_modulus: jax.Array  # of a bound, never below the exact one
+    angle: jax.Array
+    relative: jax.Array  # bound on the error of one power, relative to the modulus
+    frequency: jax.Array  # [N]
+
+
+def step_spectrum(steps: Steps, tilt: Any, window: Any, frequencies: int) -> StepSpectrum:
+    """Returns the characteristic functions of the steps; the counts do not enter."""
     kinds, _, count = steps.loss.shape
     log_moment = logsumexp(steps.log_mass + tilt * steps.loss)
     weights = jnp.exp(steps.log_mass + tilt * steps.loss - log_moment[:, :, None])
@@ -128,21 +142,40 @@ def spectrum_of(steps: Steps, contour: Contour, frequencies: int, sign: Any = 1.
         weights.reshape(2 * kinds, count), (away / window).reshape(2 * kinds, count), frequencies
     )
     w = (2 * jnp.pi / window) * jnp.arange(frequencies)
-    last = w[-1]
     real, imag = real.reshape(kinds, 2, -1), imag.reshape(kinds, 2, -1)
     weight_error = _rounding_of_weights(steps, tilt, weights)
     step_error = (NUFFT_ERROR + weight_error)[:, :, None] + 4 * ULP * deviation[:, :, None] * w
     modulus = jnp.sqrt(real * real + imag * imag) + step_error
+    return StepSpectrum(
+        log_moment,
+        mean,
+        weight_error,
+        jnp.log(modulus),
+        jnp.arctan2(imag, real),
+        2 * step_error / modulus,
+        w,
+    )
 
+
+def spectrum_of(steps: Steps, contour: Contour, frequencies: int, sign: Any = 1.0) -> Spectrum:
+    """Returns the integrand for delta (sign 1) or 1 - delta (sign -1, tilt in (-1, 0))."""
+    step = step_spectrum(steps, contour.tilt, contour.window, frequencies)
+    return compose(step, steps.counts, contour, sign)
+
+
+def compose(step: StepSpectrum, counts: Any, contour: Contour, sign: Any = 1.0) -> Spectrum:
+    """Returns the integrand of the composition: `step` was made at the contour's tilt and window."""
+    tilt, window, w = contour.tilt, contour.window, step.frequency
+    frequencies = w.shape[0]
+    last = w[-1]
     z2 = jnp.clip(-2 * jnp.log(_BAND * contour.size * jnp.pi * last), 9.0, 60.0)
     a = z2 / (last * last)
     kappa = 2 * jnp.sqrt(2 * jnp.pi * a) * jnp.exp(a / 8) * jax.lax.erf(jnp.sqrt(a / 8))
     times = counts[:, None, None]
-    power = (times * jnp.log(modulus)).sum(0) - 0.5 * a * w * w
-    relative = (times * (2 * step_error / modulus)).sum(0)
-    centre = counts @ mean + 0.5 * a * (1 + 2 * tilt)
-    phase = (times * jnp.arctan2(imag, real)).sum(0)
-    phase = phase + w * (centre - contour.centre)[:, None]
+    power = (times * step.log_modulus).sum(0) - 0.5 * a * w * w
+    relative = (times * step.relative).sum(0)
+    centre = counts @ step.mean + 0.5 * a * (1 + 2 * tilt)
+    phase = (times * step.angle).sum(0) + w * (centre - contour.centre)[:, None]
     # 1/(s(s+1)), s(s+1) = tilt (tilt + 1) - w^2 + i w (2 tilt + 1); row 1 less kappa/2.
     down_real, down_imag = tilt * (tilt + 1) - w * w, w * (2 * tilt + 1)
     norm = down_real * down_real + down_imag * down_imag
@@ -159,10 +192,10 @@ def spectrum_of(steps: Steps, contour: Contour, frequencies: int, sign: Any = 1.
     # The sums over k have two stages of 64 and N/64 terms.
     rounding = relative + ULP * (64 + frequencies / 64 + 4 * jnp.abs(power))
     slope = 8 * ULP * (size * w).sum(1)
-    grown = jnp.exp(jnp.minimum(counts @ weight_error, 50.0))
+    grown = jnp.exp(jnp.minimum(counts @ step.weight_error, 50.0))
     beyond = 1 / z2 + jnp.array([0.0, 1.0]) * kappa / (2 * a)
     truncation = grown * jnp.exp(-z2 / 2) / (jnp.pi * last) * beyond
-    front = counts @ log_moment
+    front = counts @ step.log_moment
     return Spectrum(
         log_front=front + 0.5 * a * tilt * (1 + tilt),
         real=real,
@@ -170,8 +203,10 @@ def spectrum_of(steps: Steps, contour: Contour, frequencies: int, sign: Any = 1.
         frequency=w,
         error=truncation + (size * rounding).sum(1) + slope * jnp.abs(centre - contour.centre),
         error_slope=slope,
-        shift=8 * ULP * (counts @ jnp.abs(mean) + jnp.abs(contour.centre)),
-        log_error=8 * ULP * (1 + counts @ jnp.abs(log_moment) + jnp.abs(tilt * contour.centre)),
+        shift=8 * ULP * (counts @ jnp.abs(step.mean) + jnp.abs(contour.centre)),
+        log_error=8
+        * ULP
+        * (1 + counts @ jnp.abs(step.log_moment) + jnp.abs(tilt * contour.centre)),
         smoothing=a,
     )
 
@@ -297,6 +332,11 @@ def answer(steps: Steps, query: Query, frequencies: int) -> tuple[Bounds, Contou
     """
     contour = choose_contour(steps, query)
     spectrum = spectrum_of(steps, contour, frequencies)
+    return bounds_on(steps, query, contour, spectrum), contour
+
+
+def bounds_on(steps: Steps, query: Query, contour: Contour, spectrum: Spectrum) -> Bounds:
+    """Returns the certified bounds that one contour gives."""
     tails = chernoff_tails(steps, 1, contour, spectrum.smoothing)
     infinite = log_infinite_delta(steps)
     tilt = contour.tilt
@@ -365,14 +405,13 @@ def answer(steps: Steps, query: Query, frequencies: int) -> tuple[Bounds, Contou
     epsilon = jnp.where(query.solve, contour.centre + high[0], query.epsilon)
     log_delta = jnp.where(query.solve, room, found[0])
     size = jnp.exp(log_delta - spectrum.log_front[0] + tilt * epsilon) / contour.size
-    bounds = Bounds(
+    return Bounds(
         lower=jnp.where(query.solve, jnp.where(jnp.isnan(lower), 0.0, lower), found[1]),
         upper=jnp.where(
             query.solve, jnp.maximum(jnp.where(jnp.isnan(upper), jnp.inf, upper), 0.0), upper_delta
         ),
         size=size * query.size,
     )
-    return bounds, contour
 
 
 def _rounded_up(value: jax.Array) -> jax.Array:

@@ -22,6 +22,7 @@ __all__ = [
     "Steps",
     "choose_contour",
     "expected_size",
+    "follow_contour",
     "log_peak",
     "pick_tilt",
     "relative_tails",
@@ -199,11 +200,31 @@ def choose_contour(steps: Steps, query: Query) -> Contour:
     spread = rough.spread_at(tilt)
     size = expected_size(tilt, spread) * query.size
     log_alias = jnp.log(_ALIAS * size)
-    solved = jnp.clip((value - log_delta + jnp.log(size)) / tilt, mean - spread, end)
-    centre = jnp.where(solve, solved, query.epsilon)
+    centre = _centre(query, tilt, value, mean, spread, size, end)
     right, left, right_tilt, left_tilt = window_ends(rough, tilt, spread, value, log_alias)
     reach = jnp.maximum(right - centre, centre - left - log_alias / tilt)
     return Contour(tilt, spread, 1.03 * reach, centre, size, right_tilt, left_tilt)
+
+
+def _centre(
+    query: Query, tilt: Any, value: Any, mean: Any, spread: Any, size: Any, end: Any
+) -> Any:
+    """Returns where delta is expected to be what is asked for; or the epsilon that is asked about."""
+    solved = (value - query.log_delta + jnp.log(size)) / tilt
+    return jnp.where(query.solve, jnp.clip(solved, mean - spread, end), query.epsilon)
+
+
+def follow_contour(contour: Contour, steps: Steps, query: Query) -> Contour:
+    """Returns the contour of fewer repetitions of the same steps, at the tilt and window of more."""
+    rough = roughen(steps)
+    value, mean, _ = (found[0] for found in rough.cumulants(contour.tilt[None]))
+    spread = rough.spread_at(contour.tilt)
+    size = expected_size(contour.tilt, spread) * query.size
+    end = renyi_epsilon(contour.tilt, value, query.log_delta)
+    centre = _centre(
+        query, contour.tilt, value, mean, spread, size, jnp.maximum(end, mean - spread)
+    )
+    return contour._replace(spread=spread, size=size, centre=centre)
 
 
 def expected_size(tilt: Any, spread: Any) -> Any:
