@@ -8,6 +8,7 @@ from opake_jax.clipping._adaptive import AdaptiveGradFn, AdaptiveState, adaptive
 from opake_jax.clipping._auto import Auto
 from opake_jax.clipping._chunked import Chunked
 from opake_jax.clipping._clipped_grad import GradFn, auto_clipped_grad, clipped_grad
+from opake_jax.clipping._explain import Explanation, LeafExplanation, explain
 from opake_jax.clipping._ghost._engine import Ghost
 from opake_jax.clipping._microbatched import Microbatched
 from opake_jax.clipping._projection import Projection, projection, random_projection
@@ -20,8 +21,10 @@ __all__ = [
     "AdaptiveState",
     "Auto",
     "Chunked",
+    "Explanation",
     "Ghost",
     "GradFn",
+    "LeafExplanation",
     "Microbatched",
     "PerGroup",
     "PrivateAux",
@@ -30,6 +33,7 @@ __all__ = [
     "adaptive_clipped_grad",
     "auto_clipped_grad",
     "clipped_grad",
+    "explain",
     "per_group",
     "projection",
     "random_projection",

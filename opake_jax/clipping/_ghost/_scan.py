@@ -114,7 +114,7 @@ class _Loop:
             aval = variable.aval
             if not may:
                 array = next(finals) if j < self.carries else next(stacks)
-                out.append(Known(array, True, "scan"))
+                out.append(Known(array, True, "a loop"))
                 continue
             place = self._total if j < self.carries else self._stack
             terms = [place(recipe, self._operands(recipe, slices, made)) for recipe in recipes[j]]
@@ -160,7 +160,7 @@ class _Loop:
                 found.append((materialise(self.values[source.position]), False))
             else:
                 array = (slices if source.kind == "slice" else made)[source.position]
-                found.append((Known(array, source.varies), True))
+                found.append((Known(array, source.varies, "a loop"), True))
         return found
 
     def _stack(self, recipe: _Recipe, operands: list[Any]) -> Term:
