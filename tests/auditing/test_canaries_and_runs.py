@@ -111,6 +111,18 @@ def test_every_run_gets_a_key_of_its_own_whatever_the_chunk():
     assert len(set(ins.tolist())) == len(set(outs.tolist())) == 5
 
 
+def test_many_settings_share_one_compilation_under_an_outer_jit():
+    members = np.array([[True], [False]])
+
+    @jax.jit
+    def scores(scale):
+        run = lambda k, member: scale * jax.random.normal(k, (1, 1))  # noqa: E731
+        return auditing.collect(run, members, key=key(3), statistic=auditing.total)
+
+    assert np.allclose(scores(2.0), 2 * scores(1.0))
+    assert scores._cache_size() == 1
+
+
 def test_statistics():
     seen = jnp.array([[0.0, 3.0], [2.0, 1.0]])
     assert auditing.total(seen).tolist() == [2.0, 4.0]

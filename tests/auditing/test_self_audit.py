@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import opake_jax.accounting as acc
-from opake_jax import auditing
+from opake_jax import auditing, dpsgd
 from opake_jax.clipping import clipped_grad
 from opake_jax.noise import gaussian_noise
 from opake_jax.random import key
@@ -57,6 +57,38 @@ def test_broken_mechanisms_are_caught(name):
 def test_the_attack_on_reused_noise_leaves_fresh_noise_alone():
     honest = SOUND["Poisson 1/2, 2 steps"]._replace(statistic=auditing.spread)
     assert not example.judge(honest, 200_000).contradicted
+
+
+@pytest.mark.slow
+def test_a_plan_is_audited_by_its_own_parts():
+    """dpsgd.plan end to end, ZERO_OUT: its sampler, its gradient function, its noise, its process."""
+
+    def plan(noise_multiplier):
+        return dpsgd.plan(
+            dataset_size=9,
+            expected_batch_size=4.5,
+            num_steps=2,
+            clipping_norm=0.5,
+            noise_multiplier=noise_multiplier,
+            delta=1e-5,
+            capacity=9,
+        )
+
+    shipped = plan(0.8)
+    run = auditing.run_of(
+        shipped.sampler.sample,
+        shipped.clipped_grad(_audited.CANARY.loss(_audited.loss_fn)),
+        shipped.gaussian_noise,
+        params=_audited.PARAMS,
+        data=_audited.rows(9),
+        num_steps=2,
+        read=_audited.CANARY.read,
+    )
+    ratio = auditing.likelihood_ratio(0.8, 0.5, unit=0.5 / 4.5)
+    audit = _audited.Audit(run, lambda s: plan(s).process, 0.8, ratio)
+    found = example.judge(audit, 200_000)
+    assert not found.contradicted
+    assert 0.8 * found.claimed <= found.lower_in_family <= found.claimed
 
 
 @pytest.mark.slow
