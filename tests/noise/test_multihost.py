@@ -40,6 +40,5 @@ def test_two_processes_take_the_steps_of_one():
         for process in (one, *two):
             process.kill()
     assert [who for who, _ in together] == [(0, 2, 3), (1, 2, 3)]  # three draws each, not six
-    # The same noise once: its own std on the sum of absolute weights is about 0.5 a step.
     assert together[0][1] == together[1][1]
     assert together[0][1] == pytest.approx(alone, rel=1e-6)

@@ -244,8 +244,6 @@ def test_users_are_a_poisson_sample_and_large_users_are_cut_at_random():
 )  # fmt: skip
 def test_each_sampler_hands_over_its_own_accounting(sampler, relation, expected):  # report R01
     mechanism = accounting.gaussian(1.0, relation=NeighboringRelation[relation])
-    if not hasattr(accounting, "k_out_of_t"):
-        pytest.skip("not landed")
     process = sampler.process(mechanism)
     assert process == expected(mechanism)
     assert process.relation is NeighboringRelation[relation]
