@@ -14,6 +14,8 @@ from opake_jax.accounting._calibrate import Calibration, calibrate
 from opake_jax.accounting._eps_delta import eps_delta
 from opake_jax.accounting._fixed_size import fixed_size
 from opake_jax.accounting._gaussian import gaussian
+from opake_jax.accounting._k_out_of_t import k_out_of_t, one_out_of_t
+from opake_jax.accounting._laplace import laplace
 from opake_jax.accounting._ledger import Accountant
 from opake_jax.accounting._mixture_of_gaussians import mixture_of_gaussians
 from opake_jax.accounting._nonprivate import nonprivate
@@ -22,8 +24,10 @@ from opake_jax.accounting._pld import PLD
 from opake_jax.accounting._poisson import poisson
 from opake_jax.accounting._process import Process, compose, identity, repeat
 from opake_jax.accounting._rdp import RDP
+from opake_jax.accounting._shuffled import shuffled, shuffled_lower_bound
 from opake_jax.accounting._trade_off import GaussianSummary, TradeOff
 from opake_jax.accounting._trajectory import epsilon_trajectory
+from opake_jax.accounting._truncated_poisson import truncated_poisson
 from opake_jax.types import NeighboringRelation
 
 __all__ = [
@@ -49,11 +53,17 @@ __all__ = [
     "gaussian",
     "gradient_noise_multiplier",
     "identity",
+    "k_out_of_t",
+    "laplace",
     "mixture_of_gaussians",
     "nonprivate",
+    "one_out_of_t",
     "parallel_poisson",
     "poisson",
     "rdp",
     "repeat",
     "risk_budget",
+    "shuffled",
+    "shuffled_lower_bound",
+    "truncated_poisson",
 ]

@@ -24,6 +24,7 @@ class Adaclip(Mechanism):
     """One release of adaptive clipping; build it with `adaclip`."""
 
     name = "adaclip"
+    is_gaussian_release = True
 
     gradient_noise_multiplier: Any
     count_noise_std: Any

@@ -23,6 +23,7 @@ class Gaussian(Mechanism):
     """One Gaussian release; build it with `gaussian`."""
 
     name = "gaussian"
+    is_gaussian_release = True
 
     noise_multiplier: Any
     relation: NeighboringRelation = dataclasses.field(

@@ -9,9 +9,9 @@ from opake_jax.types import NeighboringRelation
 __all__ = ["check_inner", "check_relation_of"]
 
 
-def check_inner(inner: Any) -> Mechanism:
+def check_inner(inner: Any) -> Any:
     """Returns `inner`, a mechanism that is one Gaussian release: it has a noise multiplier."""
-    if not (isinstance(inner, Mechanism) and hasattr(inner, "noise_multiplier")):
+    if not (isinstance(inner, Mechanism) and inner.is_gaussian_release):
         raise TypeError(
             "inner must be a Gaussian release, gaussian(...) or adaclip(...), "
             f"got {type(inner).__name__}: amplify one step, then repeat it (poisson(...) * steps)"

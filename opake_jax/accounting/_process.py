@@ -63,6 +63,8 @@ class Mechanism(Process):
     """
 
     name: ClassVar[str]
+    #: Whether it is one Gaussian release with a `noise_multiplier` that amplifiers read.
+    is_gaussian_release: ClassVar[bool] = False
     #: Whether the dominating pair is exact for the mechanism, or only an upper bound.
     pair_is_tight: ClassVar[bool] = True
 

@@ -161,6 +161,9 @@ class Queries:
         if any_traced((self.parts, min_delta)):
             raise TypeError("gdp needs concrete numbers: call it outside jit, vmap and grad")
         check_real("min_delta", min_delta, low_open=True, high=1.0)
+        known = _concrete(self._parts_of(group_size))
+        if _all_gaussian(known.parts, accountant or PLD()):
+            return GaussianSummary(known.mu * (1 + 1e-14), float(min_delta))
         options = {"accountant": accountant, "group_size": group_size}
         last = self.epsilon_at(min_delta, **options)
         if not math.isfinite(last):
@@ -182,6 +185,13 @@ class Queries:
         alpha = default_alphas() if alpha is None else alpha
         return TradeOff(alpha, self.beta_at(alpha, accountant=accountant, group_size=group_size))
 
+    def _parts_of(self, group_size: int) -> Any:
+        """Returns the parts as a group of so many units sees them."""
+        size = check_count("group_size", group_size, minimum=1)
+        if size == 1:
+            return self.parts
+        return tuple((mechanism.grouped(size), count) for mechanism, count in self.parts)
+
     def _answer(
         self,
         question: Callable[[Any, Any, Any], Bounds],
@@ -190,10 +200,7 @@ class Queries:
         group_size: int,
     ) -> tuple[Any, Any, bool]:
         """Returns (lower, upper, pair_is_tight) of the question at a number or at each of an array."""
-        parts = self.parts
-        size = check_count("group_size", group_size, minimum=1)
-        if size > 1:
-            parts = tuple((mechanism.grouped(size), count) for mechanism, count in parts)
+        parts = self._parts_of(group_size)
         accountant = PLD() if accountant is None else accountant
         tight = all(mechanism.pair_is_tight for mechanism, _ in parts)
         if any_traced((parts, at)):

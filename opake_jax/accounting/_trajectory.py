@@ -32,7 +32,7 @@ def epsilon_trajectory(step: Process, counts: Any, delta: Any, *, accountant: An
 
     >>> from opake_jax.accounting import gaussian
     >>> epsilon_trajectory(gaussian(10.0), [0, 1, 100], 1e-5).round(4).tolist()
-    [0.0, 0.3418, 4.3772]
+    [0.0, 0.3407, 4.3772]
     """
     if not isinstance(step, Process):
         raise TypeError(f"step must be a process, got {type(step).__name__}")
