@@ -1,6 +1,6 @@
 """What does it cost? Processes, their composition, and certified answers about them."""
 
-from opake_jax.accounting import rdp
+from opake_jax.accounting import classical, rdp
 from opake_jax.accounting._adaclip import adaclip, gradient_noise_multiplier
 from opake_jax.accounting._budgets import (
     Budget,
@@ -44,6 +44,7 @@ __all__ = [
     "advantage_budget",
     "beta_budget",
     "calibrate",
+    "classical",
     "compose",
     "delta_budget",
     "eps_delta",

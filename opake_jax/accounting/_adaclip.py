@@ -9,8 +9,7 @@ import jax.numpy as jnp
 
 from opake_jax._checks import check_real, is_traced
 from opake_jax.accounting._gaussian import Gaussian
-from opake_jax.accounting._gaussian_pairs import GaussianMixturePair
-from opake_jax.accounting._pairs import dominating_pairs
+from opake_jax.accounting._pairs import Pair, dominating_pairs
 from opake_jax.accounting._process import Mechanism
 from opake_jax.accounting._relations import check_relation
 from opake_jax.types import NeighboringRelation
@@ -39,8 +38,8 @@ class Adaclip(Mechanism):
             hypotenuse = jnp.hypot(z, 2 * jnp.asarray(b))
             some = hypotenuse > 0
             return jnp.where(some, 2 * z * b / jnp.where(some, hypotenuse, 1.0), 0.0)
-        hypotenuse = math.hypot(float(z), 2 * float(b))
-        return 2 * float(z) * float(b) / hypotenuse if hypotenuse > 0 else 0.0
+        length = math.hypot(float(z), 2 * float(b))
+        return 2 * float(z) * float(b) / length if length > 0 else 0.0
 
     def squared_mu(self) -> Any:
         """Returns (shift / noise_multiplier)^2: two Gaussian releases are one."""
@@ -62,7 +61,7 @@ class Adaclip(Mechanism):
 
 
 @dominating_pairs.register
-def _(mechanism: Adaclip) -> tuple[GaussianMixturePair, ...]:
+def _(mechanism: Adaclip) -> tuple[Pair, ...]:
     return dominating_pairs(Gaussian(mechanism.noise_multiplier, mechanism.relation))
 
 

@@ -82,7 +82,8 @@ def _number(value: Any) -> int | float:
 
 def _encode(value: Any) -> Any:
     if isinstance(value, Mechanism):
-        fields = {f.name: _encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        names = [f.name for f in dataclasses.fields(value)]  # type: ignore[arg-type]
+        fields = {name: _encode(getattr(value, name)) for name in names}
         return {value.name: fields}
     if isinstance(value, NeighboringRelation):
         return value.value
@@ -106,9 +107,10 @@ def _decode(value: Any) -> Any:
     return _called(factories.get(name), "mechanism", name, decoded)
 
 
-def _kinds(cls: type) -> list[Any]:
+def _kinds(cls: Any) -> list[Any]:
     """Returns all subclasses: every mechanism that was imported."""
-    return [kind for sub in cls.__subclasses__() for kind in (sub, *_kinds(sub))]
+    kinds: list[Any] = list(cls.__subclasses__())
+    return kinds + [kind for sub in kinds for kind in _kinds(sub)]
 
 
 def _single(value: Any) -> tuple[str, dict[str, Any]]:

@@ -42,11 +42,8 @@ class MixtureOfGaussians(Mechanism):
     def renyi(self, orders: Any) -> Any:
         """Returns the divergences of the mixture, the larger direction; inf where out of reach."""
         sigma = jnp.asarray(self.noise_multiplier, jnp.float64)
-        excess = mixture_excess(
-            jnp.where(sigma > 0, sigma, 1.0),
-            *_arrays(self.probabilities, self.sensitivities),
-            orders,
-        )
+        chances, shifts = _arrays(self.probabilities, self.sensitivities)
+        excess = mixture_excess(jnp.where(sigma > 0, sigma, 1.0), chances, shifts, orders)
         return jnp.where(sigma > 0, divergence(excess, orders), jnp.inf)
 
 

@@ -28,7 +28,7 @@ from opake_jax.accounting._trade_off import (
 
 __all__ = ["Queries", "ask_trajectory"]
 
-Bounds = tuple[Any, Any]
+Bounds = Any  # a pair (lower, upper)
 _OUT = (-1, +1)  # a lower bound is rounded down, an upper one up
 
 

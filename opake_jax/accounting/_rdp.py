@@ -56,11 +56,11 @@ class RDP:
 
     def epsilon_bounds(self, parts: Any, delta: Any) -> tuple[Any, Any]:
         """Returns (0, upper) for epsilon at delta."""
-        return self._ask(_epsilon, parts, delta, 0.0)
+        return 0.0, self._ask(_epsilon, parts, delta)
 
     def delta_bounds(self, parts: Any, epsilon: Any) -> tuple[Any, Any]:
         """Returns (0, upper) for delta at epsilon."""
-        return self._ask(_delta, parts, epsilon, 0.0)
+        return 0.0, self._ask(_delta, parts, epsilon)
 
     def beta_bounds(self, parts: Any, alpha: Any) -> tuple[Any, Any]:
         """Returns (lower, 1 - alpha) for the trade-off function at alpha.
@@ -68,8 +68,7 @@ class RDP:
         With delta(epsilon) bounded, beta >= 1 - delta - e^epsilon alpha and e^-epsilon (1 - delta - alpha) for each
         epsilon; the best of a grid.
         """
-        lower, _ = self._ask(_beta, parts, alpha, 0.0)
-        return lower, 1 - alpha
+        return self._ask(_beta, parts, alpha), 1 - alpha
 
     def epsilon_trajectory(self, parts: Any, counts: Any, delta: Any) -> tuple[Any, Any]:
         """Returns (zeros, upper), [counts], for the parts repeated so often."""
@@ -78,20 +77,17 @@ class RDP:
             upper = evaluate_traced(lambda a: (_trajectory(*a),), args, (+1,))[0]
             return jnp.zeros_like(upper), upper
         with float64_on_cpu():
-            upper = np.asarray(_TRAJECTORY(*_wide(args)))
-        return np.zeros_like(upper), upper
+            found = np.asarray(_TRAJECTORY(*_wide(args)))
+        return np.zeros_like(found), found
 
-    def _ask(self, core: Any, parts: Any, at: Any, other: float) -> tuple[Any, Any]:
+    def _ask(self, core: Any, parts: Any, at: Any) -> Any:
         orders = None if self.orders is None else np.asarray(self.orders)
         args = (parts, orders, at)
-        side = -1 if core is _beta else +1
         if any_traced(args):
-            answer = evaluate_traced(lambda a: (core(*a),), args, (side,))[0]
-            other = jnp.full_like(answer, other)
-        else:
-            with float64_on_cpu():
-                answer = float(_JITTED[core](*_wide(args)))
-        return (answer, other) if side < 0 else (other, answer)
+            side = -1 if core is _beta else +1
+            return evaluate_traced(lambda a: (core(*a),), args, (side,))[0]
+        with float64_on_cpu():
+            return float(_JITTED[core](*_wide(args)))
 
 
 def _wide(args: Any) -> Any:

@@ -10,9 +10,8 @@ import numpy as np
 
 from opake_jax._checks import check_count, check_real
 from opake_jax.accounting._gaussian import Gaussian
-from opake_jax.accounting._gaussian_pairs import GaussianMixturePair
 from opake_jax.accounting._inner import check_inner, check_relation_of
-from opake_jax.accounting._pairs import dominating_pairs
+from opake_jax.accounting._pairs import Pair, dominating_pairs
 from opake_jax.accounting._process import Mechanism
 from opake_jax.types import NeighboringRelation
 
@@ -46,7 +45,7 @@ class Shuffled(Mechanism):
 
 
 @dominating_pairs.register
-def _(mechanism: Shuffled) -> tuple[GaussianMixturePair, ...]:
+def _(mechanism: Shuffled) -> tuple[Pair, ...]:
     return dominating_pairs(Gaussian(mechanism.inner.noise_multiplier, mechanism.relation))
 
 

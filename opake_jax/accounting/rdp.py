@@ -143,16 +143,16 @@ def _over(core: Any, shape: Any, numbers: Any, orders: Any, axes: int = 0) -> An
         with float64_on_cpu():
             value = np.asarray(_mapped(core, pairs, orders))
         return value.reshape(shape + value.shape[1:])
-    own = jnp.shape(first)[jnp.ndim(first) - axes :]
-    flat = jnp.broadcast_to(first, shape + own).reshape((-1, *own))
+    inner = jnp.shape(first)[jnp.ndim(first) - axes :]
+    rows = jnp.broadcast_to(first, shape + inner).reshape((-1, *inner))
     rest = jnp.broadcast_to(second, shape).ravel()
     orders = jax.lax.stop_gradient(orders) if any_traced(orders) else orders
 
     def one(x: Any, y: Any) -> jax.Array:
         return evaluate_traced(lambda a: (core(*a),), (x, y, orders), (+1,))[0]
 
-    value = jax.vmap(one)(flat, rest)
-    return value.reshape(shape + value.shape[1:])
+    found = jax.vmap(one)(rows, rest)
+    return found.reshape(shape + found.shape[1:])
 
 
 @functools.partial(jax.jit, static_argnums=0)
