@@ -65,5 +65,5 @@ if __name__ == "__main__":
         ("centre", fit(0.0, SWITCH * 1.001, lambda q: q, lambda q: mp.mpf(1))),
         ("tail", fit(end**-0.5, (SWITCH * 0.999) ** -0.5, lambda q: q**-2, lambda q: 1 / q)),
     ):
-        print(name, f"error {found[0]:.1e} middle {found[2]!r}")  # noqa: T201
-        print([float(f"{c:.9g}") for c in found[1]])  # noqa: T201
+        print(name, f"error {found[0]:.1e} middle {found[2]!r}")
+        print([float(f"{c:.9g}") for c in found[1]])
