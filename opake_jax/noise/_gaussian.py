@@ -50,7 +50,8 @@ def gaussian_noise(noise_multiplier: Any, *, key: jax.Array) -> optax.GradientTr
 
     Returns:
       `init(params)` gives a `GaussianNoiseState`; `update(clipped, state, params=None)` gives the
-      update and the next state. `None` leaves stay None. Noise is drawn and added in float32 (or
+      update and the next state. `None` leaves stay None, so give a frozen parameter as None to
+      `init` and `update` too, or carry it past the update. Noise is drawn and added in float32 (or
       added in float64 to a float64 sum); `lift` is applied next; the cast to the parameters' dtype
       is last. `Moments` stay as they are, for an optimizer that takes both (`paired_adam`).
 
