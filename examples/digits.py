@@ -1,7 +1,7 @@
 """Trains a small network on scikit-learn's real handwritten digits under (3, 1e-5)-DP.
 
-    python examples/digits.py            # under a minute on two cores
-    python examples/digits.py --smoke    # a few steps, for CI
+python examples/digits.py            # under a minute on two cores
+python examples/digits.py --smoke    # a few steps, for CI
 """
 
 import argparse
