@@ -30,7 +30,9 @@ def test_logsumexp_neither_overflows_nor_loses_minus_infinity():
         x = jnp.array([[1000.0, 1000.0], [-jnp.inf, -3.0], [-jnp.inf, -jnp.inf], [-1e4, -1e4]])
         got, pull = jax.device_get(jax.jit(lambda v: (logsumexp(v), jax.jacrev(logsumexp)(v)))(x))
     slope = pull.sum(0)
-    np.testing.assert_allclose(got[[0, 1, 3]], [1000 + np.log(2), -3.0, -1e4 + np.log(2)], rtol=1e-15)
+    np.testing.assert_allclose(
+        got[[0, 1, 3]], [1000 + np.log(2), -3.0, -1e4 + np.log(2)], rtol=1e-15
+    )
     assert got[2] == -np.inf
     np.testing.assert_allclose(slope[[0, 1]], [[0.5, 0.5], [0.0, 1.0]], rtol=1e-15)
     assert np.all(np.isfinite(slope))

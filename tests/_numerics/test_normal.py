@@ -32,7 +32,10 @@ def test_log_ndtr_agrees_with_mpmath_to_a_few_ulp():
 
 def test_log_ndtr_at_infinity():
     with jax.enable_x64(True):
-        assert np.asarray(jax.jit(log_ndtr)(jnp.array([-jnp.inf, jnp.inf]))).tolist() == [-np.inf, 0.0]
+        assert np.asarray(jax.jit(log_ndtr)(jnp.array([-jnp.inf, jnp.inf]))).tolist() == [
+            -np.inf,
+            0.0,
+        ]
 
 
 def test_log_ndtr_slope_is_the_inverse_mills_ratio():
