@@ -43,7 +43,7 @@ def trade_off(
       axes: where to draw; None makes a figure.
     """
     named = _named(processes)
-    figure, axes = _canvas(axes, width=4.6)
+    figure, axes = _canvas(axes, width=4.6, height=4.8)
     # Attacks are judged at small false-positive rates, where the curve is steep: denser there.
     alphas = np.linspace(0.0, 1.0, _POINTS) ** 2
     axes.plot([0, 1], [1, 0], color=_GREY, linewidth=1, label="guessing")
@@ -71,7 +71,8 @@ def trade_off(
     axes.plot(
         [], [], color=_GREY, linestyle=":", linewidth=1, label="where the advantage is largest"
     )
-    axes.legend(frameon=False, fontsize="small")
+    # Above the square: within it long names would lie on the curves.
+    axes.legend(frameon=False, fontsize="small", loc="lower left", bbox_to_anchor=(0.0, 1.0))
     return figure
 
 
@@ -94,7 +95,8 @@ def epsilon_over_steps(
     check_real("delta", delta, high=1.0, low_open=True)
     named = _named(steps)
     figure, axes = _canvas(axes)
-    counts = np.unique(np.linspace(0, num_steps, _POINTS).round().astype(int))
+    # The first steps cost most, and a chord of a concave curve lies below it: denser there.
+    counts = np.unique((np.linspace(0, 1, _POINTS) ** 2 * num_steps).round().astype(int))
     for i, (name, step) in enumerate(named.items()):
         epsilons = np.asarray(accounting.epsilon_trajectory(step, counts, delta))
         axes.plot(counts, epsilons, color=_COLOURS[i], linestyle=_STYLES[i], label=name)

@@ -1,6 +1,8 @@
 """The commands that ask the accountant: epsilon, delta, calibrate, curve, compare."""
 
 import argparse
+import contextlib
+import math
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -193,7 +195,7 @@ def compare(args: argparse.Namespace) -> Answer:
     setting, row, process = _single(args)
     at = given.one(args, "delta")
     lower, upper, tight = process.epsilon_bounds(at)
-    rows = [{"method": "PLD, certified", "epsilon": upper}, *_others(process, at)]
+    rows = [{"method": "PLD, certified", "epsilon": upper}, *_others(setting, row, process, at)]
     shown = [
         {
             "method": found["method"],
@@ -209,14 +211,56 @@ def compare(args: argparse.Namespace) -> Answer:
     )
 
 
-def _others(process: Any, at: float) -> list[dict[str, Any]]:
+def _others(setting: Setting, row: dict[str, Any], process: Any, at: float) -> list[dict[str, Any]]:
+    """Returns what looser ways to count say; each is a valid bound, or left out."""
     from opake_jax import accounting
 
-    try:
+    found = []
+    with contextlib.suppress(NotImplementedError):  # where a sampling has no Renyi analysis
         rdp = process.epsilon_at(at, accountant=accounting.RDP())
-    except NotImplementedError:  # this sampling has no Renyi analysis
+        found.append({"method": "RDP", "epsilon": rdp})
+    if setting.sampling in ("none", "poisson"):
+        found += _classical(setting, row, at)
+    return found
+
+
+def _classical(setting: Setting, row: dict[str, Any], at: float) -> list[dict[str, Any]]:
+    """Returns the textbook answers: one step by the classical formula, amplified, then composed.
+
+    Half of delta goes to the steps' own failures and half to the slack of advanced composition (all of
+    it to the steps in basic composition). Where the formula has no proof (a step's epsilon of 1 or
+    more, before amplification) there is no answer: infinity.
+    """
+    from opake_jax.accounting import classical
+
+    steps, rate = row["steps"], row["sample_rate"]
+    moves = 2.0 if setting.relation == "replace_one" else 1.0
+    if steps == 0 or row["noise_multiplier"] == 0:
         return []
-    return [{"method": "RDP", "epsilon": rdp}]
+
+    def one_step(share: float) -> tuple[float, float]:
+        """Returns (epsilon, delta) of one amplified step that may spend `share` of delta."""
+        if rate == 0:
+            return 0.0, 0.0
+        inner_delta = min(share / (steps * rate), 0.5)
+        # sigma falls with epsilon as 1 / epsilon: one call at an epsilon in its range gives the constant.
+        epsilon = classical.classical_sigma(0.5, inner_delta, moves) * 0.5 / row["noise_multiplier"]
+        if epsilon >= 1:
+            return math.inf, rate * inner_delta
+        # Balle, Barthe and Gaboardi 2018, arXiv:1807.01647, theorem 8.
+        return math.log1p(rate * math.expm1(epsilon)), rate * inner_delta
+
+    basic, advanced = math.inf, math.inf
+    epsilon, delta = one_step(at)
+    if epsilon < math.inf:
+        basic, _ = classical.basic_composition(epsilon, delta, steps)
+    epsilon, delta = one_step(at / 2)
+    if epsilon < math.inf:
+        advanced, _ = classical.advanced_composition(epsilon, delta, steps, slack=at / 2)
+    return [
+        {"method": "classical formula, basic composition", "epsilon": basic},
+        {"method": "classical formula, advanced composition", "epsilon": advanced},
+    ]
 
 
 def _single(args: argparse.Namespace) -> tuple[Setting, dict[str, Any], Any]:
