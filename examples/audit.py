@@ -19,15 +19,18 @@ from opake_jax.random import key
 DELTA, CONFIDENCE = 1e-5, 0.999
 
 
-def judge(audit: Audit, num_runs: int) -> auditing.Verdict:
-    points = auditing.points_from_runs(
+def attack(audit: Audit, num_runs: int) -> auditing.OperatingPoints:
+    return auditing.points_from_runs(
         audit.run,
         num_runs=num_runs,
         key=key(1),  # a seed: the runs protect nobody, and the table can be made again
         statistic=audit.statistic,
         confidence=CONFIDENCE,
     )
-    return auditing.judge(points, audit.claim, audit.sigma, delta=DELTA)
+
+
+def judge(audit: Audit, num_runs: int) -> auditing.Verdict:
+    return auditing.judge(attack(audit, num_runs), audit.claim, audit.sigma, delta=DELTA)
 
 
 def main() -> None:

@@ -48,7 +48,7 @@ def test_a_verdict_gathers_the_bounds():
     assert found.claimed == acc.gaussian(1.0).epsilon_at(1e-5)
     assert found.lower == auditing.epsilon_lower_bound(points, 1e-5)
     fit = auditing.gdp_epsilon(auditing.gdp_lower_bound(points), 1e-5)
-    assert found.lower_in_family == pytest.approx(fit, rel=0.02)
+    assert found.lower_in_family == pytest.approx(fit, rel=0.03)
     assert not found.contradicted
     assert auditing.judge(points, acc.gaussian, 1.5, delta=1e-5).contradicted
 

@@ -41,22 +41,25 @@ def test_sound_mechanisms_stand(name):
     assert not found.contradicted
     assert 0 < found.lower <= found.claimed
     assert found.lower_in_family <= found.claimed
-    # The attack is the likelihood ratio, and only the interval's width is lost; under a cap it is not
-    # the best one.
-    assert found.lower_in_family >= (0.5 if "capped" in name else 0.8) * found.claimed
+    # The attack is the likelihood ratio, and only the interval's width is lost; but a shuffled epoch is
+    # claimed without amplification, which is more than an attack from outside achieves.
+    assert found.lower_in_family >= (0.3 if "shuffled" in name else 0.8) * found.claimed
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(BROKEN))
 def test_broken_mechanisms_are_caught(name):
     """The same settings unbroken are among the sound ones, but for this statistic."""
-    assert example.judge(BROKEN[name], 200_000).contradicted
+    audit = BROKEN[name]
+    points = example.attack(audit, 200_000)
+    assert auditing.contradicts(points, audit.claim(audit.sigma))
 
 
 @pytest.mark.slow
 def test_the_attack_on_reused_noise_leaves_fresh_noise_alone():
     honest = SOUND["Poisson 1/2, 2 steps"]._replace(statistic=auditing.spread)
-    assert not example.judge(honest, 200_000).contradicted
+    points = example.attack(honest, 200_000)
+    assert not auditing.contradicts(points, honest.claim(honest.sigma))
 
 
 @pytest.mark.slow
