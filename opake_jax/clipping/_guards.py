@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from opake_jax.clipping._jaxpr import primitive_names
 from opake_jax.types import PyTree
 
 __all__ = ["check_batch", "check_loss", "check_parameters", "explained", "takes_key"]
@@ -22,6 +23,9 @@ _STATE_NOTE = (
     "BatchNorm with use_running_average=True and fixed statistics. Dropout takes its key as the third argument of "
     "loss_fn(params, example, key)."
 )
+_COLLECTIVES = (
+    "psum", "pmax", "pmin", "pgather", "ppermute", "all_gather", "all_to_all", "reduce_scatter", "ragged_all",
+)  # fmt: skip
 _STATE_COLLECTION = "batch_stats"  # flax's name for BatchNorm's statistics
 
 
@@ -91,7 +95,13 @@ def check_loss(
 ) -> None:
     """Raises unless the loss of one example is a real scalar that depends on this example alone."""
     with explained():
-        out = jax.eval_shape(loss, leaves, example, key)
+        names, out = primitive_names(loss, leaves, example, key)
+    shared = sorted(name for name in names if name.startswith(_COLLECTIVES))
+    if shared:
+        raise ValueError(
+            f"loss_fn talks to other devices ({', '.join(shared)}): one example's gradient would depend on examples there. Take the mean or "
+            "sum over devices after clipping: grad_fn(...)[0].psum(axis)"
+        )
     value, aux = out if has_aux and isinstance(out, tuple) and len(out) == 2 else (out, None)
     if has_aux and value is out:
         raise TypeError(

@@ -109,14 +109,15 @@ def inner_programs(equation: Any) -> Iterator[Program]:
                 yield _close(item)
 
 
-def primitive_names(function: Callable[..., Any], *args: Any) -> frozenset[str]:
-    """Returns the names of all primitives in the program of `function`, inner programs included."""
-    return frozenset(_names(trace(function, *args)))
+def primitive_names(function: Callable[..., Any], *args: Any) -> tuple[frozenset[str], Any]:
+    """Returns the names of all primitives in the program of `function`, inner programs included, and its output's shapes."""
+    jaxpr, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
+    return frozenset(_names(_close(jaxpr))), shapes
 
 
 def has_primitive(function: Callable[..., Any], name: str, *args: Any) -> bool:
     """Returns whether the program of `function` at these arguments has this primitive anywhere."""
-    return name in primitive_names(function, *args)
+    return name in primitive_names(function, *args)[0]
 
 
 def _names(program: Program) -> Iterator[str]:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.sharding import PartitionSpec
 
 from opake_jax.clipping._guards import check_loss
@@ -153,9 +154,8 @@ def _check_one(spec: Spec, loss: Any, leaves: list[Any], batch: PyTree, keys: An
     """Checks the loss at one record."""
     axis = spec.options.unit_axis
 
-    def one(x: jax.Array) -> Any:
-        shape = x.shape[1:] if axis is None else (*x.shape[1:axis], *x.shape[axis + 1 :])
-        return jax.ShapeDtypeStruct(shape, x.dtype)
+    def one(x: jax.Array) -> jax.Array:
+        return x[0] if axis is None else lax.index_in_dim(x[0], 0, axis - 1, keepdims=False)
 
     has_aux = spec.options.has_aux
     value = loss if has_aux else lambda *args: loss(*args)[0]
