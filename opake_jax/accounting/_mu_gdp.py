@@ -184,13 +184,9 @@ def beta(mu: Any, alpha: Any) -> tuple[jax.Array, jax.Array]:
     m, _ = mills(jnp.abs(x))
     tail = jnp.where(mu < jnp.inf, jnp.exp(_log_phi(x)) * m, 0.0)
     value = jnp.where(x <= 0, tail, 1 - tail)
-    # |d beta| <= phi(x) |dx|, dx a few ulp of z and mu; 1 / m bounds phi / Phi.
-    slack = jnp.where(
-        mu < jnp.inf,
-        2e-15 * value
-        + jnp.exp(_log_phi(x)) * _RELATIVE * (2 + jnp.abs(z) + mu + 1 / (1e-3 + jnp.abs(z))),
-        0.0,
-    )
+    # |d beta| <= phi(x) |dx|; log alpha is off by 1e-16 of itself, z by that over the hazard, about z.
+    moved = jnp.exp(_log_phi(x)) * _RELATIVE * (2 + jnp.abs(z) + mu)
+    slack = jnp.where(mu < jnp.inf, _RELATIVE * value + moved, 0.0)
     lower, upper = jnp.maximum(value - slack, 0.0), jnp.minimum(value + slack, 1.0)
     ends = [
         jnp.where(alpha <= 0, jnp.where(mu < jnp.inf, 1.0, 0.0), jnp.where(alpha >= 1, 0.0, e))
