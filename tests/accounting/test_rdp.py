@@ -1,0 +1,152 @@
+"""Renyi divergences against exact binomial sums and quadrature in mpmath; the accountant above PLD's brackets."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from mpmath import binomial, exp, log, mp, mpf, quad
+
+import opake_jax.accounting as acc
+from opake_jax.accounting import RDP, NeighboringRelation, gaussian, poisson, rdp
+
+SETTINGS = [(0.3, 0.5), (0.3, 1e-5), (1.0, 0.01), (4.0, 0.9), (20.0, 1e-3), (100.0, 1e-4)]
+WHOLE = [2, 3, 17, 150, 1000]
+
+
+def whole(sigma, q, a):
+    """Returns the divergence at a whole order: Mironov, Talwar, Zhang 2019, Sec. 3.3."""
+    q = mpf(q)
+    moment = sum(
+        binomial(a, k) * q**k * (1 - q) ** (a - k) * exp(mpf(k * k - k) / (2 * mpf(sigma) ** 2))
+        for k in range(a + 1)
+    )
+    return log(moment) / (a - 1)
+
+
+def fractional(sigma, q, a):
+    """Returns the divergence by adaptive quadrature over all scales."""
+    s, q, a = mpf(sigma), mpf(q), mpf(a)
+
+    def f(x):
+        ratio = 1 - q + q * exp((2 * x - 1) / (2 * s * s))
+        return (ratio**a - 1 - a * (ratio - 1)) * exp(-x * x / (2 * s * s))
+
+    x0 = s * s * log((1 - q) / q) + mpf(1) / 2
+    ends = sorted({-12 * s, -4 * s, mpf(0), x0, a, a + 4 * s, a + 12 * s, 4 * s})
+    return log(1 + quad(f, ends) / (s * mp.sqrt(2 * mp.pi))) / (a - 1)
+
+
+# 600 digits of the exponent's range, 60 of the sum: A - 1 may be 1e-30.
+def test_whole_orders():
+    with mp.workdps(60):
+        for sigma, q in SETTINGS:
+            values = rdp.poisson_gaussian(sigma, q, WHOLE)
+            for value, a in zip(values, WHOLE, strict=True):
+                assert value == pytest.approx(float(whole(sigma, q, a)), rel=1e-9)
+
+
+@pytest.mark.slow
+def test_fractional_orders():
+    with mp.workdps(40):
+        for sigma, q in SETTINGS:
+            orders = [1.01, 1.5, 5.3]
+            values = rdp.poisson_gaussian(sigma, q, orders)
+            for value, a in zip(values, orders, strict=True):
+                assert value == pytest.approx(float(fractional(sigma, q, a)), rel=1e-8)
+
+
+def test_the_edges_of_the_parameters():
+    orders = [1.5, 2.0, 64.0]
+    assert rdp.poisson_gaussian(1.0, 0.0, orders).tolist() == [0.0] * 3
+    assert rdp.poisson_gaussian(2.0, 1.0, orders) == pytest.approx([a / 8 for a in orders])
+    assert rdp.poisson_gaussian(0.0, 0.1, orders).tolist() == [math.inf] * 3
+    assert isinstance(rdp.poisson_gaussian(1.0, 0.01, 16), float)
+    grid = rdp.poisson_gaussian(np.array([[1.0], [2.0]]), np.array([0.01, 0.1, 0.2]), orders)
+    assert grid.shape == (2, 3, 3)
+    assert grid[1, 2] == pytest.approx(rdp.poisson_gaussian(2.0, 0.2, orders), rel=1e-12)
+
+
+@pytest.mark.parametrize("orders", [[1.0], [0.5, 2.0], [math.nan, 2.0], [math.inf]])
+def test_orders_out_of_range_are_errors(orders):
+    with pytest.raises(ValueError, match="orders"):
+        rdp.poisson_gaussian(1.0, 0.01, orders)
+    with pytest.raises(ValueError, match="orders"):
+        RDP(orders=orders)
+
+
+def test_an_unknown_divergence_never_wins():
+    orders = [2.0, 4.0, 8.0]
+    assert rdp.to_epsilon([math.nan, 0.1, math.inf], orders, 1e-5) == pytest.approx(
+        rdp.to_epsilon([0.1], [4.0], 1e-5)
+    )
+    assert rdp.to_epsilon([math.nan] * 3, orders, 1e-5) == math.inf
+    assert rdp.to_delta([math.nan] * 3, orders, 1.0) == 1.0
+
+
+# Canonne, Kamath, Steinke 2020, Prop. 12, evaluated by hand.
+def test_conversion():
+    r, a, delta = 0.3, 8.0, 1e-5
+    epsilon = r + math.log((a - 1) / a) - (math.log(delta) + math.log(a)) / (a - 1)
+    assert rdp.to_epsilon([r], [a], delta) == pytest.approx(epsilon, rel=1e-14)
+    assert rdp.to_delta([r], [a], epsilon) == pytest.approx(delta, rel=1e-12)
+    assert rdp.to_epsilon([r], [a], 0.0) == math.inf
+    # Bretagnolle and Huber: total variation <= sqrt(1 - e^-r) = 0.51.
+    assert rdp.to_epsilon([r], [a], 0.52) == 0.0
+    assert rdp.to_epsilon(np.full((5, 1), r), [a], [delta] * 5).shape == (5,)
+
+
+def test_a_float32_program_gets_the_same_value_rounded_up():
+    orders = np.array([2.0, 16.0, 300.0])
+    exact = rdp.poisson_gaussian(1.0, float(np.float32(1e-4)), orders)
+    value = jax.jit(rdp.poisson_gaussian)(
+        jnp.float32(1.0), jnp.float32(1e-4), jnp.asarray(orders, jnp.float32)
+    )
+    assert value.dtype == jnp.float32
+    assert np.all(np.asarray(value, np.float64) >= exact)
+    assert np.asarray(value) == pytest.approx(exact, rel=2e-7)
+
+
+def test_gradient_is_the_finite_difference():
+    orders = np.array([2.0, 4.0, 8.0, 16.0])
+
+    def spent(sigma, q):
+        return rdp.to_epsilon(1000 * rdp.poisson_gaussian(sigma, q, orders), orders, 1e-5)
+
+    slopes = jax.jit(jax.grad(spent, (0, 1)))(1.0, 0.01)
+    h = 1e-5
+    expected = [
+        (spent(1 + h, 0.01) - spent(1 - h, 0.01)) / (2 * h),
+        (spent(1.0, 0.01 * (1 + h)) - spent(1.0, 0.01 * (1 - h))) / (2 * h * 0.01),
+    ]
+    assert [float(s) for s in slopes] == pytest.approx(expected, rel=1e-4)
+
+
+# The phase transition lies at 5,400: orders in the thousands, none of which may be lost.
+def test_the_best_order_may_be_in_the_thousands():
+    process = poisson(gaussian(20.0), 0.001) * 10
+    wanted = process.epsilon_at(1e-5, accountant=RDP(orders=np.linspace(4_000, 6_000, 400)))
+    assert process.epsilon_at(1e-5, accountant=RDP()) <= wanted * 1.01
+
+
+def test_closed_form_of_the_gaussian():
+    # min over a of a/2 + log((a-1)/a) - (log delta + log a)/(a-1), by a dense scan.
+    a = 1 + np.geomspace(1e-2, 1e3, 200_001)
+    scan = np.min(a / 2 + np.log1p(-1 / a) - (math.log(1e-5) + np.log(a)) / (a - 1))
+    value = gaussian(1.0).epsilon_at(1e-5, accountant=RDP())
+    assert scan <= value <= scan * 1.001
+    assert gaussian(1.0).epsilon_at(1e-5) <= value
+
+
+@pytest.mark.parametrize("relation", list(NeighboringRelation))
+def test_renyi_lies_above_the_lower_bound_of_pld(relation):
+    base = gaussian(1.0, relation=relation)
+    for process in (base * 3, poisson(base, 0.01) * 1000):
+        upper = process.epsilon_at(1e-5, accountant=RDP())
+        assert process.epsilon_bounds(1e-5)[0] <= upper <= 1.4 * process.epsilon_at(1e-5)
+
+
+def test_a_mechanism_without_renyi_analysis_says_so():
+    with pytest.raises(NotImplementedError, match="PLD"):
+        acc.k_out_of_t(gaussian(1.0), k=1, t=10).epsilon_at(1e-5, accountant=RDP())
