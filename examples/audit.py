@@ -11,6 +11,7 @@ import argparse
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from _audited import Audit, broken, sound
 
 from opake_jax import auditing
@@ -44,12 +45,18 @@ def main() -> None:
     for title, audits in (("", sound()), ("BROKEN: ", broken())):
         for name, audit in list(audits.items())[:shown]:
             found = judge(audit, num_runs)
-            numbers = " | ".join(f"{x:.3f}" for x in found[:3])
-            fate = "falls" if found.contradicted else "stands"
-            print(f"| {title}{name} | {numbers} | {fate} |", flush=True)
+            sides = np.ceil(1e3 * found.claimed), *np.floor(1e3 * np.array(found[1:3]))
+            numbers = " | ".join(f"{x / 1e3:.3f}" for x in sides)
+            print(f"| {title}{name} | {numbers} | {fate(found.contradicted)} |", flush=True)
     draws = jax.random.normal(key(1), (100_000,), jnp.bfloat16).astype(jnp.float32)
     p_value = auditing.normal_p_value(draws)
-    print(f"| BROKEN: noise in bfloat16 | | | p = {p_value:.0e} | falls |")
+    print(
+        f"| BROKEN: noise in bfloat16 | | | p = {p_value:.0e} | {fate(p_value < 1 - CONFIDENCE)} |"
+    )
+
+
+def fate(contradicted: bool) -> str:
+    return "falls" if contradicted else "stands"
 
 
 if __name__ == "__main__":
