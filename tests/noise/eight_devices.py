@@ -52,10 +52,12 @@ def sharded_noise():
 
     one = jax.jit(noise)(params, state)
     explicit = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Explicit,))
+    two = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
     auto = jax.make_mesh((4, 2), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
     layouts = [
         (explicit, P("d", None)),
         (explicit, P(None, "d")),
+        (two, P("d", None)),
         (auto, P("a", "b")),
         (auto, P(("a", "b"), None)),
         (auto, P(None, "a")),

@@ -21,7 +21,7 @@ def seen():
 def test_noise_of_a_sharded_leaf_is_bit_equal_and_no_device_holds_the_whole_leaf(
     seen,
 ):  # report R21
-    assert len(seen["noise"]) == 5
+    assert len(seen["noise"]) == 6
     for row in seen["noise"]:
         assert row["bit_equal"], row
         assert row["still_sharded"], row

@@ -116,7 +116,7 @@ def test_a_worker_draws_its_part():
 
 @pytest.mark.parametrize(("size", "batch"), [(6, 2), (6, 3), (5, 4)])
 def test_every_subset_of_the_size_is_alike(size, batch):
-    count = 20_000
+    count = 5_000
     indices, mask = draws(FixedSizeSampler(size, batch), count)
     assert mask.all()
     assert (np.diff(indices, axis=1) > 0).all()
