@@ -171,6 +171,25 @@ def test_compare_never_shows_an_epsilon_below_the_certified_lower_end(capsys):
         assert row["epsilon"] == "inf" or row["epsilon"] >= data["epsilon_lower"]
 
 
+def test_compare_shows_the_classical_answers_where_they_are_proved(capsys):
+    """By hand, sigma 200, T 1000: basic 1000 sqrt(2 ln(1.25 / 1e-8)) / 200 = 30.53181; advanced, with e =
+    sqrt(2 ln(1.25 / 5e-9)) / 200 = 0.03109419: e sqrt(2000 ln(1 / 5e-6)) + 1000 e (exp(e) - 1) = 5.840314."""
+    data = ask_json(
+        capsys, "compare", "--noise-multiplier", "200", "--steps", "1000", "--delta", "1e-5"
+    )
+    found = {row["method"]: row["epsilon"] for row in data["rows"]}
+    assert found["classical formula, basic composition"] == pytest.approx(30.53181, rel=1e-6)
+    assert found["classical formula, advanced composition"] == pytest.approx(5.840314, rel=1e-6)
+    assert min(found.values()) == found["PLD, certified"]
+    data = ask_json(
+        capsys, "compare", "--noise-multiplier", "1", "--steps", "10", "--delta", "1e-5"
+    )
+    assert [row["epsilon"] for row in data["rows"][2:]] == [
+        "inf",
+        "inf",
+    ]  # a step's epsilon is above 1
+
+
 def test_report_is_the_plans(capsys):
     data = ask_json(
         capsys, "report", "--dataset-size", "1000", "--batch-size", "50", "--steps", "20",
