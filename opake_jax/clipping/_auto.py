@@ -4,22 +4,77 @@ import dataclasses
 
 import jax
 
+from opake_jax._checks import check_count
 from opake_jax.clipping._ghost._engine import Ghost
-from opake_jax.clipping._problem import Problem, Rows, Sums
+from opake_jax.clipping._mesh import varying_axes
+from opake_jax.clipping._parts import in_parts
+from opake_jax.clipping._problem import Engine, Problem, Rows, Sums
+from opake_jax.clipping._vmap import Vmap
+from opake_jax.clipping._work import Work, work_of
 
 __all__ = ["Auto"]
+
+# A batch whose values leave the cache runs slower than the same rows in parts that stay in it (a decoder of 128 tokens, one CPU thread: 0.62 of the
+# time). The size is that of the last-level cache that the prices in _ghost/_cost.py were fitted on.
+_CACHE = 16 * 2**20
+# Each part reads and adds to all weights once, so it must do this many multiply-adds of the forward pass for each weight: a part of one
+# example pays at 128 positions; at one position parts of 64 were still 1.15 to 8 times slower than the batch (dense layers, one CPU thread).
+_PRODUCTS_PER_WEIGHT = 100.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Auto:
     """Engine that picks the cheapest of the others for this loss, batch and backend, while tracing.
 
+    It runs `Ghost` (or `Vmap` where every gradient is needed: `pre_clipping`, `second_moment`) on the whole batch at once; on
+    a CPU in parts if the batch's values leave the cache and a part has enough work for each weight, never with convolutions; and in
+    parts wherever the limit asks for it.
+
     Args:
-      memory_limit: bytes of temporary memory to aim at; None: no limit.
+      memory_limit: bytes of temporary memory to stay below, estimated from the program's values, at least 1; None: no limit. One row at a
+        time is the least that is tried.
+
+    Raises:
+      TypeError, ValueError: a limit that is no whole number of at least 1.
     """
 
     memory_limit: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.memory_limit is not None:
+            limit = check_count("memory_limit", self.memory_limit, minimum=1)
+            object.__setattr__(self, "memory_limit", limit)
+
     def sums(self, problem: Problem, leaves: list[jax.Array], rows: Rows) -> Sums:
         """Returns the clipped sums of these rows."""
-        return Ghost(self.memory_limit).sums(problem, leaves, rows)
+        every = problem.transform is not None or problem.second_moment
+        engine: Engine = Vmap() if every else Ghost(self.memory_limit)
+        size = self._part(problem, leaves, rows, every)
+        return in_parts(engine, size, problem, leaves, rows)
+
+    def _part(self, problem: Problem, leaves: list[jax.Array], rows: Rows, every: bool) -> int:
+        """Returns the number of rows to work on at once."""
+        count = rows.mask.shape[0]
+        example, key = jax.tree.map(lambda x: x[0], (rows.batch, rows.keys))
+        work = work_of(problem, leaves, example, key)
+        weights = sum(leaf.size for leaf in leaves)
+        size = count
+        if jax.default_backend() == "cpu" and not work.convolves:
+            size = min(size, _cheapest(work, count, weights, every))
+        if self.memory_limit is not None:
+            each = work.total + (4 * weights if every else 0)
+            size = min(size, max(1, int(self.memory_limit // max(each, 1))))
+        if size < count and not varying_axes((leaves, rows)):
+            # The batch may lie on all devices (that does not show here): a part must too.
+            size = min(count, -(-size // jax.device_count()) * jax.device_count())
+        parts = -(-count // size)
+        return -(-count // parts)
+
+
+def _cheapest(work: Work, count: int, weights: int, every: bool) -> int:
+    """Returns the rows of a part on a CPU."""
+    if every:  # gradients are written, read for the norm and read for the sum
+        return max(1, _CACHE // (4 * weights))
+    if count * work.largest <= _CACHE:
+        return count
+    return max(1, round(_PRODUCTS_PER_WEIGHT * weights / max(work.products, 1.0)))
