@@ -51,7 +51,7 @@ class PLD:
             return lower, upper
 
         def tight(lower: float, upper: float) -> bool:
-            return lower - upper >= math.log1p(-self.rtol) or upper == -math.inf
+            return upper == -math.inf or math.exp(lower - upper) >= 1 - self.rtol
 
         with float64_on_cpu():
             low, high = Problem(parts).log_delta(float(epsilon), tight)
