@@ -38,10 +38,13 @@ RULES = (
     "heads",
 )
 QUICK = {("ghost gram", name) for name in RULES} | {(name, "twice") for name in ENGINES}
+# Slow: all models with each engine that computes in a way of its own.
+PRODUCT = ("ghost", "ghost gram", "ghost drop", "vmap", "microbatched ghost")
 ALL = [
     pytest.param(e, m, marks=() if (e, m) in QUICK else pytest.mark.slow, id=f"{e}-{m}")
     for e in ENGINES
     for m in PLAIN
+    if e in PRODUCT or (e, m) in QUICK
 ]
 
 
