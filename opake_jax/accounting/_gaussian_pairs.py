@@ -51,6 +51,7 @@ _N2 = 2 * _COUNT
 _QUADRATURE = 2 * math.factorial(_COUNT) ** 4 / ((_N2 + 1) * math.factorial(_N2) ** 3)
 _HERMITE = 2.0  # (E N^10)^(1/10) = (9!!)^(1/10) = 1.98
 _WIDEST = 3.0  # there the quadrature's relative error is bounded by 1e-4
+_NEAR = 0.1  # of the supremum: with q/sigma below it, as much again of the tilt's exponent
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -109,8 +110,7 @@ class GaussianMixturePair:
         # The loss is bounded at its high end where the outermost components of P and Q there agree: then
         # nothing needs an infinite loss.
         top = sign * _limit(mixtures, sign)
-        bounded = jnp.isfinite(top)
-        levels = jnp.stack([jnp.where(bounded, tails.low, tails.high), jnp.asarray(tails.low)])
+        levels = jnp.stack([jnp.minimum(tails.low, tails.high), jnp.asarray(tails.low)])
         sides = jnp.stack([sign, -sign])  # high losses, low losses
         ends = _edges(first, mixtures, levels, sides)
         above, below = _masses_beyond(first, mixtures, ends, sides)
@@ -119,6 +119,10 @@ class GaussianMixturePair:
         cells = _cells(mixtures, dots, jnp.where(back, 1, 0)[None])
         # Low losses beyond the end join the lowest atom; high ones the supremum, or infinity.
         mass = cells.up[0]
+        # Infinity is the better one where the supremum is far off (large sigma: it is -log(1-q), the losses are of
+        # order q/sigma, and e^(tilt loss) would make the little mass there all that counts); either dominates.
+        highest = jnp.max(sign * cells.loss)
+        bounded = jnp.isfinite(top) & (top - highest <= _NEAR * jnp.abs(top))
         lowest = jnp.where(back, size - 2, 0)
         mass = mass.at[lowest].set(jnp.logaddexp(mass[lowest], below) + ULP)
         up_mass = jnp.append(mass, jnp.where(bounded, above, -jnp.inf))

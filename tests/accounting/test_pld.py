@@ -67,6 +67,23 @@ def test_epsilon_brackets_meet_the_tabled_ones_and_are_tight(sigma, q, count, de
     assert upper - lower <= 1e-4 * upper
 
 
+# Losses of order q/sigma below a far supremum, -log(1-q) a step. Brackets of tests/accounting/lattice.py.
+LARGE_SIGMA = [
+    (1e6, 0.01, 1000, 1e-9, 7.427e-7, 7.431e-7),
+    (29.3274, 0.257973, 6, 9.641e-13, 0.13815912, 0.13819187),
+    (21.1574, 0.334380, 1, 7.525e-9, 0.07796524, 0.07805045),
+    (13.1170, 0.0690916, 6, 1.5296e-9, 0.0674971, 0.0675358),
+]
+
+
+@pytest.mark.parametrize(("sigma", "q", "count", "delta", "low", "high"), LARGE_SIGMA)
+def test_large_sigma_is_as_tight_as_any(sigma, q, count, delta, low, high):
+    lower, upper = ENGINE.epsilon_bounds(subsampled(sigma, q, count), delta)
+    assert lower <= high
+    assert upper >= low
+    assert upper - lower <= 3e-5 * upper
+
+
 def test_delta_and_advantage_of_w1():
     parts = subsampled(1.0, 0.01, 1000)
     lower, upper = ENGINE.delta_bounds(parts, 3.0)
