@@ -122,14 +122,14 @@ def test_epsilon_zero_means_that_delta_at_zero_is_below_delta():
 
 # R28
 def test_more_orders_never_raise_epsilon():
-    orders = [1.0001, 1.01, 1.5, 2, 3, 5, 8, 12.5, 16, 32, 63, 64, 128, 256.5, 512, 1024]
+    few = [1.0001, 16, 64, 1024]
+    many = [*few, 1.01, 1.5, 2, 3, 5, 8, 12.5, 32, 63, 128, 256.5, 512]
     for sigma, q, steps in [(1.0, 0.00105, 1), (1.0, 0.01, 1000), (0.5, 0.2, 30)]:
-        last = math.inf
-        for some in range(1, len(orders) + 1):
-            accountant = acc.RDP(orders=orders[-some:])
-            value = (poisson(sigma, q) * steps).epsilon_at(1e-5, accountant=accountant)
-            assert value <= last
-            last = value
+        process = poisson(sigma, q) * steps
+        some, all_of_them = (
+            process.epsilon_at(1e-5, accountant=acc.RDP(orders=orders)) for orders in (few, many)
+        )
+        assert all_of_them <= some
 
 
 # --- R29: delta(epsilon) and epsilon(delta) ----------------------------------------------------------
