@@ -85,9 +85,9 @@ class Bounds(NamedTuple):
     `size` is what `Query.size` should have been.
     """
 
-    lower: jax.Array
-    upper: jax.Array
-    size: jax.Array
+    lower: Any
+    upper: Any
+    size: Any
 
 
 class Spectrum(NamedTuple):

@@ -10,6 +10,7 @@ import numpy as np
 
 from opake_jax.accounting._pairs import Tails, dominating_pairs
 from opake_jax.accounting._pld_fourier import Bounds, answer, bounds_on, compose, step_spectrum
+from opake_jax.accounting._pld_once import answer_once
 from opake_jax.accounting._pld_tilt import (
     Query,
     Steps,
@@ -24,7 +25,9 @@ from opake_jax.accounting._pld_trade_off import beta_bounds
 __all__ = ["Problem"]
 
 # (atoms, frequencies): the first serves almost every setting, so that a cold call compiles one kernel.
-_LEVELS = ((2048, 4096), (4096, 16384), (8192, 32768))
+# The last is fine enough for delta itself, to 1e-4, at 1e-50: the atoms' error is about (z times their distance)^2/12
+# of it, at z deviations.
+_LEVELS = ((2048, 4096), (4096, 16384), (16384, 65536))
 # Tails of one step are first cut for a delta of e^-20 = 2e-9: fine down to 1e-11, and no loss above.
 _USUAL = -20.0
 
@@ -143,7 +146,10 @@ class _Search:
         atoms, frequencies = _LEVELS[level]
         steps = _steps(self.problem.parts, tails, atoms)
         open_ = [d for d, upper in enumerate(self.upper) if upper > max(self.lower)]
-        found = {d: _answer(steps, d, query(self.sizes[d]), frequencies) for d in open_}
+        if self.problem.count == 1:
+            found = {d: answer_once(steps, d, query(1.0)) for d in open_}
+        else:
+            found = {d: _answer(steps, d, query(self.sizes[d]), frequencies) for d in open_}
         for d, bounds in jax.device_get(found).items():
             self.lower[d] = max(self.lower[d], float(bounds.lower))
             self.upper[d] = min(self.upper[d], float(bounds.upper))

@@ -10,7 +10,7 @@ import jax
 import mpmath
 import numpy as np
 import pytest
-from one_direction import GivenPair
+from one_direction import GivenPair, one_direction
 from scipy.optimize import brentq
 from scipy.stats import norm
 
@@ -82,6 +82,37 @@ def test_large_sigma_is_as_tight_as_any(sigma, q, count, delta, low, high):
     assert lower <= high
     assert upper >= low
     assert upper - lower <= 3e-5 * upper
+
+
+# sigma, q, epsilon of one step; the last two have epsilon near, and past, the supremum of "add", -log(1-q).
+ONE_STEP = [
+    (0.5, 0.001, 5e-4),
+    (0.3, 1e-6, 1.0),
+    (1.0, 0.001, 8.0),
+    (0.5, 0.001, 0.001),
+    (1.0, 0.3, 0.4),
+]
+
+
+@pytest.mark.parametrize("direction", ["remove", "add"])
+@pytest.mark.parametrize(("sigma", "q", "epsilon"), ONE_STEP)
+def test_one_step_meets_its_closed_form(sigma, q, epsilon, direction):
+    # H_a((1-q) N(0) + q N(1) || N(0)) = q H_b(N(1) || N(0)), a = 1 - q + q b; the reverse is (1 - a (1-q)) H_b,
+    # b = a q/(1 - a (1-q)) (Balle, Barthe, Gaboardi 2018, Thm 2).
+    with mpmath.workdps(60):
+        a, rate = mpmath.exp(epsilon), mpmath.mpf(q)
+        weight = rate if direction == "remove" else 1 - a * (1 - rate)
+        b = (a - 1 + rate) / rate if direction == "remove" else a * rate / weight
+        inside = mpmath.log(b) if weight > 0 else 0
+        truth = weight * gaussian_delta(1 / mpmath.mpf(sigma), inside) if weight > 0 else 0
+    parts = ((one_direction(poisson(gaussian(sigma), q), direction), 1),)
+    lower, upper = ENGINE.delta_bounds(parts, epsilon)
+    assert lower <= truth <= upper
+    assert upper - lower <= 1e-4 * upper
+    if lower > 0:
+        low, up = ENGINE.epsilon_bounds(parts, float(truth))
+        assert low <= epsilon * (1 + 1e-15)
+        assert up >= epsilon * (1 - 1e-15)
 
 
 def test_delta_and_advantage_of_w1():
