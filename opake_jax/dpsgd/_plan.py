@@ -230,10 +230,10 @@ class Plan:
         )
 
     def _note(self, purpose: str, key: jax.Array) -> None:
-        """Remembers whether a key for this purpose was made from a seed.
+        """Remembers whether a key for this purpose is a bare seed's.
 
         jax gives the seed s the words (0, s); a key from the operating system has a zero first
-        word with probability 2^-32.
+        word with probability 2^-32. What was folded or split from a seed cannot be told from it.
         """
         if is_traced(key):
             return

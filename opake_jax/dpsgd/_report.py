@@ -29,7 +29,8 @@ class Report:
       steps: number of steps covered.
       accountant: how epsilon was computed.
       assumptions: what the reader has to believe.
-      seeded: True or False for each kind of key; None where no key was seen.
+      seeded: for each kind of key True if it is `key(seed)` itself, False if it is not (it may still
+        have been derived from one, which cannot be seen), None where no key was seen.
     """
 
     epsilon: float
@@ -91,4 +92,7 @@ class Report:
                 f"SEEDED ({', '.join(bad)}): for tests only; whoever knows the seed can subtract the "
                 "noise"
             )
-        return f"keys from the operating system ({', '.join(seen)})"
+        return (
+            f"keys that are no bare seed ({', '.join(seen)}); that they were not derived from a seed "
+            "cannot be seen here"
+        )
