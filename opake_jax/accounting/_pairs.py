@@ -133,12 +133,15 @@ class MixturePair:
     union of theirs. Each branch gets an equal share of the atoms.
 
     Attributes:
-      weights: [B], probabilities.
-      pairs: B pairs.
+      weights: [B], probabilities, none below the truth.
+      pairs: B pairs, each at least the true branch.
+      excess: [2, B], by how much the logs of the masses (row 0) and the losses (row 1) of a branch may lie above the
+        truth, where weights or branches were rounded up: the lower atoms are moved down by it.
     """
 
     weights: Any
     pairs: tuple[Any, ...]
+    excess: Any
 
     def atoms(self, size: int, tails: Tails) -> Atoms:
         """Returns the union of the branches' atoms."""
@@ -147,13 +150,16 @@ class MixturePair:
         parts = [
             pair.atoms(share + (rest if b == 0 else 0), tails) for b, pair in enumerate(self.pairs)
         ]
-        log_mass = [part.log_mass + log_weights[b] for b, part in enumerate(parts)]
+        excess = jnp.array([[0.0], [1.0]]) * jnp.asarray(self.excess, jnp.float64)[:, None]
+        log_mass = [
+            part.log_mass + log_weights[b] - excess[0, :, b, None] for b, part in enumerate(parts)
+        ]
         log_infinity = jnp.stack(
             [part.log_infinity + log_weights[b] for b, part in enumerate(parts)]
         )
         mass, loss = pad_outward(
             jnp.concatenate(log_mass, 1),
-            jnp.concatenate([part.loss for part in parts], 1),
+            jnp.concatenate([part.loss - excess[1, :, b, None] for b, part in enumerate(parts)], 1),
             4 * ULP * (1 + jnp.max(jnp.where(log_weights > -jnp.inf, -log_weights, 0.0))),
             0.0,
         )

@@ -91,7 +91,17 @@ def _(mechanism: TruncatedPoisson) -> tuple[MixturePair, ...]:
     over = sampled_pairs(sigma / 2, [kept], _overflow_relation(mechanism.relation))
     over = over * (len(plain) // len(over))
     weights = jnp.stack([spare, full])
-    return tuple(MixturePair(weights, both) for both in zip(plain, over, strict=True))
+    # What was rounded up, twice as much for the tails' own error. Let q' be too large by a factor 1 + d: the density with
+    # it is at most 1 + d times the true one, and at least 1 - d q'/(1-q') of it, so that masses and losses
+    # are too large by factors whose logs are at most d, and d + 2 d q'/(1-q') <= 2 d/(1-q').
+    # That takes d q'/(1-q') <= 1/2; else the branch is left out below.
+    d = 2 * _OUTWARD
+    rest = 1 - kept
+    known = ~(rest < 4 * d)
+    masses = jnp.stack([jnp.full((), d), jnp.where(known, 2 * d, jnp.inf)])
+    losses = jnp.stack([jnp.zeros(()), 2 * d / jnp.where(known, rest, 1.0)])
+    excess = jnp.stack([masses, losses])
+    return tuple(MixturePair(weights, both, excess) for both in zip(plain, over, strict=True))
 
 
 def truncated_poisson(

@@ -269,3 +269,12 @@ def test_traced_bounds_and_gradients_in_a_float32_program():
     # What cannot be certified is the private end.
     assert both(0.0, 0.01)[0][1] == math.inf
     assert both(math.nan, 0.01)[0][1] == math.inf
+
+
+@pytest.mark.slow
+def test_a_traced_delta_of_nothing_or_no_number_has_no_epsilon():
+    step = poisson(gaussian(1.0), 0.01)
+    upper = jax.jit(lambda delta: ENGINE.epsilon_bounds(((step, 1000.0),), delta)[1])
+    assert upper(1e-5) < 1.8285
+    for delta in (0.0, -1.0, math.nan):
+        assert upper(delta) == math.inf
