@@ -156,7 +156,7 @@ def clipped_grad(
 
     >>> grad_fn = clipped_grad(lambda w, x: jnp.vdot(w, x), 1.0)
     >>> clipped, private_aux = grad_fn(jnp.zeros(2), jnp.array([[3.0, 4.0], [0.0, 1.0]]))
-    >>> clipped.tree.round(4).tolist(), private_aux.grad_norm.round(4).tolist()
+    >>> [round(x, 4) for x in clipped.tree.tolist()], private_aux.grad_norm.round(4).tolist()
     ([0.6, 1.8], [5.0, 1.0])
     """
     options = Options(
