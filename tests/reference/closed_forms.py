@@ -6,8 +6,6 @@ prints the worst relative difference from the stored values, and fails above 1e-
 412 Renyi rows; minutes).
 """
 
-# ruff: noqa: T201  (a script that prints)
-
 import argparse
 import json
 import pathlib

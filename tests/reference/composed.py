@@ -7,8 +7,6 @@ made the same way on a finer lattice (`high`: connect the dots, `low`: merged ou
 shift), and beta from the bracketed delta curve.
 """
 
-# ruff: noqa: T201  (a script that prints)
-
 import json
 import pathlib
 import sys
