@@ -66,7 +66,8 @@ def main() -> None:
         return optax.losses.softmax_cross_entropy_with_integer_labels(logits, label)
 
     grad_fn = plan.clipped_grad(loss_fn)
-    tx = plan.optimizer(optax.sgd(1.0, momentum=0.9), root)
+    schedule = optax.linear_schedule(1.0, 0.2, plan.num_steps)
+    tx = plan.optimizer(optax.sgd(schedule, momentum=0.9), root)
     opt_state = tx.init(params)
 
     @jax.jit
@@ -82,6 +83,7 @@ def main() -> None:
     predictions = nnx.merge(graph, params)(xt).argmax(-1)
     print(f"test accuracy: {100 * float(jnp.mean(predictions == yt)):.1f} %")
     print(plan.report())
+    print(f"time: {time.perf_counter() - started:.0f} s")
 
 
 if __name__ == "__main__":

@@ -205,7 +205,7 @@ class Plan:
             pair_is_tight=tight,
             delta=self.delta,
             unit=self.unit,
-            relation=_RELATIONS[process.relation],
+            relation=_RELATIONS[self.process.relation],  # no steps have none of their own
             sampler=str(self.sampler),
             noise_multiplier=", then ".join(
                 f"{round_down(m)} for {count} steps"

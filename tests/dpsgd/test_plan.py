@@ -177,6 +177,21 @@ def test_a_run_stopped_at_a_fixed_step_may_say_so(plan):
     early = plan.report(stopped_at=5)
     assert early.steps == 5
     assert early.epsilon == plan.epsilon_after(5) < plan.report().epsilon
+    assert plan.report(stopped_at=0).epsilon == 0.0
+
+
+def test_several_draws_for_one_update_are_parallel_poisson():
+    sampler = sampling.ParallelPoissonSampler(1000, 0.02, 3)
+    made = dpsgd.plan(
+        **{**SMALL, "expected_batch_size": 60}, noise_multiplier=1.0, delta=1e-5, sampler=sampler
+    )
+    step = acc.parallel_poisson(acc.gaussian(1.0), 0.02, 3)
+    assert made.report().epsilon == pytest.approx((step * 20).epsilon_at(1e-5), rel=1e-4)
+    indices, mask = next(made.batches(key(0)))
+    clipped, _ = made.clipped_grad(loss_fn)(
+        {"w": jnp.zeros(2)}, jnp.ones((1000, 2))[indices], mask=mask
+    )
+    assert float(clipped.denominator) == 60.0
 
 
 def test_batches_resume_at_any_step(plan):
