@@ -111,6 +111,7 @@ def test_the_engine_agrees_with_the_exact_sum():
 
 
 # Values between the certified ones of Feldman and Shenfeld 2025 (accounting.md), and below Poisson's.
+@pytest.mark.slow
 def test_random_allocation():
     epoch = acc.k_out_of_t(gaussian(1.0), k=1, t=100)
     low, high, tight = epoch.epsilon_bounds(1e-5)

@@ -13,7 +13,14 @@ W1 = poisson(gaussian(1.0), 0.01) * 1000
 
 
 # accounting.md: at least 0.4627, 0.513, 0.613; the central limit says 0.439.
-@pytest.mark.parametrize(("min_delta", "mu"), [(1e-5, 0.4627), (9.2e-10, 0.513), (1e-15, 0.613)])
+@pytest.mark.parametrize(
+    ("min_delta", "mu"),
+    [
+        (1e-5, 0.4627),
+        pytest.param(9.2e-10, 0.513, marks=pytest.mark.slow),
+        pytest.param(1e-15, 0.613, marks=pytest.mark.slow),
+    ],
+)
 def test_gdp_covers_the_curve(min_delta, mu):
     summary = W1.gdp(min_delta)
     assert summary.min_delta == min_delta
