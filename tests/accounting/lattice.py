@@ -331,7 +331,8 @@ class _Composed:
             np.dot(self.masses[above], -np.expm1(epsilon - self.losses[above]))
         )
 
-    def epsilon(self, delta: float) -> float:
+    def epsilon(self, delta: float, beneath: float | None = None) -> float:
+        """Returns epsilon; where it lies beneath the window, that (None: the window's lower end)."""
         if delta <= self.lost:
             return math.inf
         target = delta - self.lost
@@ -342,7 +343,7 @@ class _Composed:
             values = A - B / weight  # delta at each lattice loss
         reached = np.flatnonzero(values >= target)
         if len(reached) == 0:
-            return max(0.0, float(self.losses[0]))
+            return max(0.0, float(self.losses[0])) if beneath is None else beneath
         i = min(int(reached[-1]) + 1, len(A) - 1)
         if A[i] <= target or B[i] <= 0:
             return max(0.0, float(self.losses[i]))
@@ -444,7 +445,7 @@ def _bracket(
         upper = _compose(uppers, h, math.log(delta), None).epsilon(delta)
         shift = _certified_shift(lowers, math.log(delta) - 14)
         composed = _compose(lowers, h, math.log(delta), None)
-        return max(0.0, composed.epsilon(delta * (1 + 1e-6)) + shift), upper
+        return max(0.0, composed.epsilon(delta * (1 + 1e-6), -math.inf) + shift), upper
     upper = _compose(uppers, h, None, epsilon).delta(epsilon)
     if upper < 1e-250:
         return 0.0, upper
