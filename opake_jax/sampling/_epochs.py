@@ -14,13 +14,15 @@ from opake_jax import _threefry, accounting
 from opake_jax._checks import check_count, require
 from opake_jax.sampling._gaps import binomial_bound
 from opake_jax.sampling._parallel_poisson import check_uncut_capacity
-from opake_jax.sampling._sampler import MAX_DATASET_SIZE, STATIC, Sampler, step_words
+from opake_jax.sampling._sampler import STATIC, Sampler, check_rows, step_words
 from opake_jax.types import NeighboringRelation
 
 __all__ = ["KOutOfTSampler", "ShuffleSampler"]
 
 # A step draws more records than fit with probability below 2^-128.
 _CAPACITY_BITS = 128
+# A plan holds every record in arrays that are indexed in int32.
+_MOST_RECORDS = 2**30
 
 
 class _EpochSampler(Sampler):
@@ -73,7 +75,7 @@ class KOutOfTSampler(_EpochSampler):
     periods: the choice within one is what hides the record, so that a part of it costs as much.
 
     Args:
-      dataset_size: number of records N, public, in [1, 2^31].
+      dataset_size: number of records N, public, in [1, 2^30].
       k: how many steps of an epoch a record takes part in, in [1, t].
       t: steps of an epoch, at least 1.
       epochs_per_draw: 1 draws new choices for each epoch; m keeps them for m epochs, over which the
@@ -105,14 +107,21 @@ class KOutOfTSampler(_EpochSampler):
         epochs_per_draw: int = 1,
         capacity: int | None = None,
     ):
-        size = check_count("dataset_size", dataset_size, minimum=1, maximum=MAX_DATASET_SIZE)
+        size = check_count("dataset_size", dataset_size, minimum=1, maximum=_MOST_RECORDS)
         t = check_count("t", t, minimum=1, maximum=2**31 - 1)
         k = check_count("k", k, minimum=1, maximum=t)
+        check_rows("dataset_size * k", size * k)
         self._set(
             dataset_size=size,
             k=k,
             t=t,
-            epochs_per_draw=check_count("epochs_per_draw", epochs_per_draw, minimum=1),
+            epochs_per_draw=check_count(
+                "epochs_per_draw",
+                epochs_per_draw,
+                minimum=1,
+                maximum=(2**32 - 1) // t,
+                remedy="a draw serves at most 2**32 - 1 steps",
+            ),
             capacity=check_uncut_capacity(capacity, binomial_bound(size, k / t, _CAPACITY_BITS)),
             steps_per_epoch=t,
         )
@@ -127,13 +136,15 @@ class KOutOfTSampler(_EpochSampler):
     def _plan(self, words: jax.Array) -> jax.Array:
         """Returns each record's k distinct steps, by Floyd's algorithm: every k-subset alike."""
         w0, w1 = _threefry.words(words, (self.dataset_size, self.k))
-        chosen: list[jax.Array] = []
-        for i in range(self.k):
-            last = self.t - self.k + i
-            value = _uniform_below(w0[:, i], w1[:, i], last + 1)
-            taken = sum((value == c for c in chosen), start=jnp.zeros_like(value, bool))
-            chosen.append(jnp.where(taken, np.uint32(last), value))
-        return jnp.stack(chosen, axis=1)
+
+        def choose(i: jax.Array, chosen: jax.Array) -> jax.Array:
+            last = np.uint32(self.t - self.k) + i
+            value = _uniform_below(w0[:, i], w1[:, i], last + np.uint32(1))
+            taken = jnp.any(chosen == value[:, None], axis=1)
+            return chosen.at[:, i].set(jnp.where(taken, last, value))
+
+        none = jnp.full(w0.shape, 2**32 - 1, jnp.uint32)  # no step: t is smaller
+        return lax.fori_loop(np.uint32(0), np.uint32(self.k), choose, none)
 
 
 @dataclasses.dataclass(frozen=True, init=False)
@@ -146,7 +157,7 @@ class ShuffleSampler(_EpochSampler):
     batch of an epoch may be smaller; its padding is masked.
 
     Args:
-      dataset_size: number of records N, public, in [1, 2^31].
+      dataset_size: number of records N, public, in [1, 2^30].
       batch_size: b, in [1, N].
 
     Raises:
@@ -162,7 +173,7 @@ class ShuffleSampler(_EpochSampler):
     epochs_per_draw: int = dataclasses.field(metadata=STATIC, repr=False)
 
     def __init__(self, dataset_size: int, batch_size: int):
-        size = check_count("dataset_size", dataset_size, minimum=1, maximum=MAX_DATASET_SIZE)
+        size = check_count("dataset_size", dataset_size, minimum=1, maximum=_MOST_RECORDS)
         batch = check_count("batch_size", batch_size, minimum=1, maximum=size)
         self._set(
             dataset_size=size,
@@ -197,15 +208,15 @@ def _plan_of(sampler: _EpochSampler, words: jax.Array, number: jax.Array) -> jax
     return sampler._plan(step_words(words, number))
 
 
-def _uniform_below(high: jax.Array, low: jax.Array, bound: int) -> jax.Array:
+def _uniform_below(high: jax.Array, low: jax.Array, bound: Any) -> jax.Array:
     """Returns floor(bound (high 2^32 + low) / 2^64): each value has probability 1 / bound + O(2^-64)."""
-    factor = np.uint32(bound)
+    factor = jnp.asarray(bound, jnp.uint32)
     carried = factor * high  # modulo 2^32
     total = carried + _upper_product(factor, low)
     return _upper_product(factor, high) + (total < carried).astype(jnp.uint32)
 
 
-def _upper_product(factor: np.uint32, word: jax.Array) -> jax.Array:
+def _upper_product(factor: jax.Array, word: jax.Array) -> jax.Array:
     """Returns the upper 32 of the 64 bits of a product, in 16-bit halves."""
     half, low = np.uint32(16), np.uint32(0xFFFF)
     fh, fl, wh, wl = factor >> half, factor & low, word >> half, word & low

@@ -17,6 +17,8 @@ __all__ = ["FixedSizeSampler"]
 
 # Fewer than b distinct candidates turn up with probability below 2^-128 a step.
 _LOG_SHORTAGE = 128 * math.log(2)
+# So that a dataset of 2^31 records is never the smaller part of a draw, which is numbered in int32.
+_MOST_ROWS = 2**30
 
 
 @dataclasses.dataclass(frozen=True, init=False)
@@ -32,7 +34,7 @@ class FixedSizeSampler(Sampler):
 
     Args:
       dataset_size: number of records N, public, in [1, 2^31].
-      batch_size: b, in [1, N].
+      batch_size: b, in [1, N], at most 2^30.
 
     Raises:
       TypeError, ValueError: an argument out of range.
@@ -47,7 +49,9 @@ class FixedSizeSampler(Sampler):
         size = check_count("dataset_size", dataset_size, minimum=1, maximum=MAX_DATASET_SIZE)
         self._set(
             dataset_size=size,
-            batch_size=check_count("batch_size", batch_size, minimum=1, maximum=size),
+            batch_size=check_count(
+                "batch_size", batch_size, minimum=1, maximum=min(size, _MOST_ROWS)
+            ),
         )
 
     @property

@@ -12,14 +12,19 @@ from opake_jax.random import key_data, tagged
 from opake_jax.sampling._gaps import chosen_positions, gap_thresholds, keep_uniform_subset
 from opake_jax.sampling._poisson import check_rate, gap_rows
 from opake_jax.sampling._sampler import (
+    MAX_CAPACITY,
     MAX_DATASET_SIZE,
     STATIC,
     Sampler,
+    check_rows,
     check_step,
     step_words,
 )
 
 __all__ = ["ParallelPoissonSampler", "check_uncut_capacity"]
+
+# As many as `accounting.parallel_poisson` takes: more could be drawn, but not accounted for.
+_MOST_WORKERS = 4096
 
 
 @dataclasses.dataclass(frozen=True, init=False)
@@ -36,7 +41,7 @@ class ParallelPoissonSampler(Sampler):
     Args:
       dataset_size: number of records, public, in [1, 2^31]; all workers see all of them.
       sample_rate: each worker's rate, in [0, 1], taken exactly.
-      num_workers: W, at least 1.
+      num_workers: W, in [1, 4096].
       capacity: rows of one worker; None: as few as the above allows. Fewer are refused, since no
         analysis covers a cut.
 
@@ -66,11 +71,14 @@ class ParallelPoissonSampler(Sampler):
         size = check_count("dataset_size", dataset_size, minimum=1, maximum=MAX_DATASET_SIZE)
         rate = check_rate(sample_rate)
         rows = gap_rows(size, rate)
+        workers = check_count("num_workers", num_workers, minimum=1, maximum=_MOST_WORKERS)
+        cap = check_uncut_capacity(capacity, max(1, rows))
+        check_rows("num_workers * capacity", workers * cap)
         self._set(
             dataset_size=size,
             sample_rate=rate,
-            num_workers=check_count("num_workers", num_workers, minimum=1),
-            capacity=check_uncut_capacity(capacity, max(1, rows)),
+            num_workers=workers,
+            capacity=cap,
             _thresholds=gap_thresholds(size, rate),
             _rows=rows,
         )
@@ -114,7 +122,7 @@ def check_uncut_capacity(capacity: Any, needed: int) -> int:
     """Returns the capacity, at least `needed`: for samplers in which no analysis covers a cut."""
     if capacity is None:
         return needed
-    capacity = check_count("capacity", capacity, minimum=1)
+    capacity = check_count("capacity", capacity, minimum=1, maximum=MAX_CAPACITY)
     require(
         capacity >= needed,
         f"capacity must be at least {needed}, got {capacity}: with less, records would be cut, "

@@ -15,7 +15,13 @@ from opake_jax.sampling._gaps import (
     gap_thresholds,
     keep_uniform_subset,
 )
-from opake_jax.sampling._sampler import MAX_DATASET_SIZE, STATIC, Sampler, step_words
+from opake_jax.sampling._sampler import (
+    MAX_CAPACITY,
+    MAX_DATASET_SIZE,
+    STATIC,
+    Sampler,
+    step_words,
+)
 
 __all__ = ["PoissonSampler", "check_rate", "gap_rows"]
 
@@ -43,7 +49,7 @@ class PoissonSampler(Sampler):
     Args:
       dataset_size: number of records N, public, in [1, 2^31].
       sample_rate: q in [0, 1], usually expected batch size / N; a float, taken exactly.
-      capacity: rows of a batch, at least 1; None: see the table. Public.
+      capacity: rows of a batch, in [1, 2^31); None: see the table. Public.
 
     Raises:
       TypeError, ValueError: an argument out of range, or a traced sample rate (the thresholds are
@@ -73,7 +79,7 @@ class PoissonSampler(Sampler):
         if capacity is None:
             cap = max(1, binomial_bound(size, rate, _CAP_BITS)) if rate > 0 else 1
         else:
-            cap = check_count("capacity", capacity, minimum=1)
+            cap = check_count("capacity", capacity, minimum=1, maximum=MAX_CAPACITY)
         rows = gap_rows(size, rate)
         self._set(
             dataset_size=size,

@@ -9,13 +9,23 @@ import jax
 import numpy as np
 
 from opake_jax import _threefry
-from opake_jax._checks import check_count, check_key
+from opake_jax._checks import check_count, check_key, require
 from opake_jax.random import key_data, tagged
 
-__all__ = ["MAX_DATASET_SIZE", "STATIC", "Sampler", "check_step", "step_words"]
+__all__ = [
+    "MAX_CAPACITY",
+    "MAX_DATASET_SIZE",
+    "STATIC",
+    "Sampler",
+    "check_rows",
+    "check_step",
+    "step_words",
+]
 
 # Indices are int32.
 MAX_DATASET_SIZE = 2**31
+# Rows are numbered in int32 as well.
+MAX_CAPACITY = 2**31 - 1
 # Steps enter the key as one 32-bit word.
 _MAX_STEP = 2**32 - 1
 # Metadata of a field that is part of the pytree's structure: a shape, not a number.
@@ -106,6 +116,14 @@ class Sampler(abc.ABC):
 @jax.jit
 def _sample(sampler: Sampler, words: jax.Array, step: Any) -> tuple[jax.Array, jax.Array]:
     return sampler._draw(words, jax.numpy.asarray(step).astype(jax.numpy.uint32))
+
+
+def check_rows(name: str, count: int) -> None:
+    """Raises ValueError if arrays of so many entries could not be indexed."""
+    require(
+        count <= MAX_CAPACITY,
+        f"{name}: {count} entries in one array are too many (at most {MAX_CAPACITY})",
+    )
 
 
 def check_step(step: Any) -> Any:

@@ -11,7 +11,7 @@ from jax import lax
 from opake_jax import _threefry
 from opake_jax._checks import check_count, require
 from opake_jax.sampling._poisson import PoissonSampler
-from opake_jax.sampling._sampler import STATIC, Sampler, step_words
+from opake_jax.sampling._sampler import STATIC, Sampler, check_rows, step_words
 
 __all__ = ["UserSampler"]
 
@@ -64,8 +64,10 @@ class UserSampler(Sampler):
         columns = largest
         if records_per_user is not None:
             columns = check_count("records_per_user", records_per_user, minimum=1)
+        users = PoissonSampler(len(counts), sample_rate, capacity)
+        check_rows("capacity * records_per_user", users.capacity * max(columns, largest))
         self._set(
-            users=PoissonSampler(len(counts), sample_rate, capacity),
+            users=users,
             records_per_user=columns,
             _largest=largest,
             _records=np.argsort(user, kind="stable").astype(np.int32),
