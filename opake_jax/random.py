@@ -69,8 +69,26 @@ def key_data(value: jax.Array) -> jax.Array:
 
 
 def key_from_data(words: Any) -> jax.Array:
-    """Returns the typed key that has these two uint32 words: the inverse of `key_data`."""
+    """Returns the typed key that has these two uint32 words: the inverse of `key_data`.
+
+    Raises:
+      TypeError: `words` are no two whole numbers in [0, 2^32), shape (2,).
+    """
+    if not isinstance(words, jax.Array):
+        words = _as_words(words)
+    if words.dtype != jnp.uint32 or words.shape != (2,):
+        raise TypeError(
+            f"words must be the uint32 words of a key, shape (2,), got {words.dtype} {words.shape}: "
+            "see key_data"
+        )
     return jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32), impl=_IMPL)
+
+
+def _as_words(words: Any) -> np.ndarray:
+    """Returns whole numbers in [0, 2^32) as uint32, anything else as it is."""
+    array = np.asarray(words)
+    whole = array.dtype.kind in "iu" and bool(np.all((array >= 0) & (array < 2**32)))
+    return array.astype(np.uint32) if whole else array
 
 
 def tagged(parent: jax.Array, tag: str | bytes) -> jax.Array:

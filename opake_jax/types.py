@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from opake_jax._checks import check_real, is_traced
+from opake_jax._checks import check_count, check_real, is_traced
 
 __all__ = ["ClippedSum", "Moments", "NeighboringRelation", "PyTree"]
 
@@ -108,13 +109,14 @@ class ClippedSum:
             if shares is not None:
                 raise ValueError("shares need groups: pass groups=, one index for each leaf")
         else:
-            groups = tuple(int(g) for g in groups)
+            if not isinstance(groups, (tuple, list)):
+                raise TypeError(f"groups must be a tuple, one index for each leaf, got {groups!r}")
+            groups = tuple(check_count("groups", g) for g in groups)
             _check_groups(tree, sensitivity, shares, groups)
         check_real("denominator", denominator, low=low, high=high)
         self.tree = tree
-        self.sensitivity = jnp.asarray(sensitivity, jnp.float32)
-        self.denominator = jnp.asarray(denominator, jnp.float32)
-        self.shares = None if shares is None else jnp.asarray(shares, jnp.float32)
+        self.sensitivity, self.denominator = _float32(sensitivity), _float32(denominator)
+        self.shares = None if shares is None else _float32(shares)
         self.groups = groups
         self.lift = lift
         self.check = _check_leaf(self.tree, self.sensitivity, self.groups)
@@ -164,7 +166,7 @@ class ClippedSum:
         """Returns this sum times a public non-zero scalar; the sensitivity scales by |scale|."""
         if not is_traced(scale) and check_real("scale", scale, low=-1e18, high=1e18) == 0:
             raise ValueError("scale must not be 0: a released constant needs no noise and no sum")
-        c = jnp.asarray(scale, jnp.float32)
+        c = _float32(scale)
         # The squared norm in units of the sensitivity stays; 2 / sensitivity does not.
         inverse = self.check[:-1] / jnp.abs(c)
         return _assemble(
@@ -256,16 +258,26 @@ def _check_leaves(tree: PyTree) -> None:
 def _check_groups(tree: PyTree, sensitivity: Any, shares: Any, groups: tuple[int, ...]) -> None:
     leaves = len(jax.tree.leaves(tree))
     count = 1 + max(groups, default=-1)
-    if len(groups) != leaves or set(groups) != set(range(count)):
+    if leaves == 0 or len(groups) != leaves or set(groups) != set(range(count)):
         raise ValueError(
             f"groups must give each of the {leaves} leaves one of 0..G-1, got {groups}"
         )
     for name, value in (("sensitivity", sensitivity), ("shares", shares)):
-        if value is None:
+        if name == "shares" and value is None:
             continue
-        shape = jnp.shape(value)
+        traced = is_traced(value)
+        items = list(value) if np.iterable(value) and not traced else []
+        shape = value.shape if traced else (len(items),)
         if shape != (count,):
-            raise ValueError(f"{name} must have shape ({count},), one for each group, got {shape}")
-        if not is_traced(value):
-            for item in jnp.asarray(value).tolist():
-                check_real(name, item, low=_SENSITIVITY_RANGE[0], high=_SENSITIVITY_RANGE[1])
+            raise ValueError(
+                f"{name} must have shape ({count},), one for each group, got {value!r}"
+            )
+        for item in items:
+            check_real(name, item, low=_SENSITIVITY_RANGE[0], high=_SENSITIVITY_RANGE[1])
+
+
+def _float32(value: Any) -> jax.Array:
+    """Returns a checked number, or a sequence of them, as float32."""
+    if not hasattr(value, "dtype"):  # jax knows no fractions and no decimals
+        value = [float(v) for v in value] if np.iterable(value) else float(value)
+    return jnp.asarray(value, jnp.float32)
