@@ -1,5 +1,6 @@
 """Confidence bounds on a probability, from counts: Clopper and Pearson, rounded outward."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -8,9 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from opake_jax._checks import check_real, require
-from opake_jax.accounting._evaluate import float64_on_cpu
 
-__all__ = ["check_confidence", "check_counts", "cpu_float64", "elementwise", "upper_bound"]
+__all__ = [
+    "as_numbers",
+    "check_confidence",
+    "check_counts",
+    "cpu_float64",
+    "elementwise",
+    "upper_bound",
+]
 
 # Log-odds beyond +-80 differ from 0 and 1 by 1e-35, out of reach of any count below 1e30.
 _MAX_LOG_ODDS = 80.0
@@ -21,9 +28,17 @@ _HALVINGS = 58
 _TAIL_ERROR = (1.2e-14, 1e-12)
 
 
+@functools.cache
+def _cpu() -> jax.Device | None:
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError:  # the CPU backend was switched off by JAX_PLATFORMS
+        return None
+
+
 def cpu_float64(function: Callable[..., Any], *args: Any) -> Any:
     """Returns `function(*args)` as numpy values, computed in float64 on the CPU."""
-    with float64_on_cpu():
+    with jax.enable_x64(True), jax.default_device(_cpu()):
         return jax.device_get(function(*(jnp.asarray(a, jnp.float64) for a in args)))
 
 
@@ -88,17 +103,32 @@ def check_confidence(confidence: Any) -> float:
     return 1.0 - float(confidence)
 
 
+def as_numbers(name: str, value: Any) -> np.ndarray:
+    """Returns an array of integers or floats; TypeError names what is none."""
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError):  # a ragged list, a key
+        array = np.asarray(None)
+    if jnp.issubdtype(array.dtype, jnp.floating):  # bfloat16 as well
+        return array.astype(np.float64)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} must hold real numbers, got dtype {array.dtype}: {value!r}")
+    return array
+
+
 def check_counts(**counts: Any) -> list[np.ndarray]:
     """Returns the counts as float64 arrays of one shape: whole, finite, not negative, below 1e9."""
     arrays = []
     for name, value in counts.items():
-        array = np.asarray(value)
-        if array.dtype.kind not in "iuf":
-            raise TypeError(f"{name} must hold whole numbers, got dtype {array.dtype}")
-        array = array.astype(np.float64)
+        array = as_numbers(name, value).astype(np.float64)
+        require(array.size > 0, f"{name} must hold at least one count")
         require(
             bool(np.all((array >= 0) & (array < 1e9) & (array == np.floor(array)))),
             f"{name} must hold whole numbers in [0, 1e9), got {value!r}",
         )
         arrays.append(array)
-    return list(np.broadcast_arrays(*arrays))
+    shapes = {name: array.shape for name, array in zip(counts, arrays, strict=True)}
+    try:
+        return list(np.broadcast_arrays(*arrays))
+    except ValueError:
+        raise ValueError(f"these do not broadcast against one another: {shapes}") from None

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from opake_jax._checks import require
+from opake_jax._checks import check_real, require
+from opake_jax.auditing._binomial import as_numbers
 from opake_jax.types import PyTree
 
 __all__ = ["DiracCanaries", "canary_losses", "plant"]
@@ -36,13 +37,18 @@ class DiracCanaries:
     """
 
     def __init__(self, coordinates: Any, *, scale: float = _SCALE):
-        self._coordinates = np.atleast_1d(np.asarray(coordinates, np.int64))
-        unique = np.unique(self._coordinates)
+        array = np.atleast_1d(as_numbers("coordinates", coordinates))
+        unique = np.unique(array)
         require(
-            unique.size == self._coordinates.size and unique.min(initial=0) >= 0,
-            f"coordinates must be distinct indices of at least 0, got {coordinates!r}",
+            array.ndim == 1 and array.size > 0 and array.dtype.kind in "iu",
+            f"coordinates must be a non-empty vector of integers, got {coordinates!r}",
         )
-        self._scale = scale
+        require(
+            unique.size == array.size and 0 <= unique[0] and unique[-1] < 2**31,
+            f"coordinates must be distinct indices in [0, 2^31), got {coordinates!r}",
+        )
+        check_real("scale", scale, low_open=True)
+        self._coordinates, self._scale = array.astype(np.int64), float(scale)
 
     @property
     def count(self) -> int:

@@ -159,7 +159,8 @@ def noise_multiplier_bound(
     else:
         return here if begins_refuted else math.inf
     low, high = min(here, there), max(here, there)
-    while high > low * (1.0 + tolerance):
+    step = 1.0 + max(float(tolerance), 1e-12)  # no middle lies between neighbouring floats
+    while high > low * step:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if refuted(middle) else (middle, high)
     return high
@@ -216,8 +217,12 @@ def gdp_epsilon(mu: Any, delta: float) -> float:
     >>> round(gdp_epsilon(1.0, 1e-5), 4)
     4.3772
     """
+    check_real("mu", mu)
+    check_real("delta", delta, high=1.0)
     mu = float(mu)
-    return 0.0 if mu == 0.0 else float(accounting.gaussian(1.0 / mu).epsilon_bounds(delta)[0])
+    if mu < 1e-300:  # 1 / mu would overflow, and no delta above mu has an epsilon
+        return 0.0
+    return float(accounting.gaussian(1.0 / mu).epsilon_bounds(delta)[0])
 
 
 @jax.jit

@@ -33,7 +33,7 @@ def normal_p_value(draws: Any) -> float:
     >>> normal_p_value(np.zeros(100)) < 1e-12
     True
     """
-    (values,) = check_scores(draws=np.ravel(np.asarray(draws, np.float64)))
+    (values,) = (np.ravel(x) for x in check_scores(draws=draws))
     require(values.size < 1e9, f"draws must have fewer than 1e9 entries, got {values.size}")
     above = values.size - np.searchsorted(np.sort(values), _THRESHOLDS, side="right")
     tail = cpu_float64(_smaller_tail, above, values.size, _THRESHOLDS)

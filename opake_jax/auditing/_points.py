@@ -7,7 +7,13 @@ import numpy as np
 from jax.scipy.special import ndtri
 
 from opake_jax._checks import check_count, check_real, require
-from opake_jax.auditing._binomial import check_confidence, check_counts, elementwise, upper_bound
+from opake_jax.auditing._binomial import (
+    as_numbers,
+    check_confidence,
+    check_counts,
+    elementwise,
+    upper_bound,
+)
 
 __all__ = [
     "OperatingPoints",
@@ -16,6 +22,10 @@ __all__ = [
     "points_from_counts",
     "points_from_scores",
 ]
+
+
+# Each halves the level of all; a million have long lost what they could find.
+_MOST_THRESHOLDS = 10**6
 
 
 class OperatingPoints(NamedTuple):
@@ -101,7 +111,7 @@ def points_from_scores(
     True
     """
     level = check_confidence(confidence)
-    check_count("num_thresholds", num_thresholds, minimum=1)
+    check_count("num_thresholds", num_thresholds, minimum=1, maximum=_MOST_THRESHOLDS)
     ins, outs = check_scores(in_scores=in_scores, out_scores=out_scores)
     require(
         ins.shape[:-1] == outs.shape[:-1],
@@ -170,10 +180,7 @@ def check_scores(**scores: Any) -> list[np.ndarray]:
     """Returns the scores as float64 arrays, after looking for empty sides and NaN."""
     arrays = []
     for name, value in scores.items():
-        array = np.asarray(value)
-        if array.dtype.kind not in "iuf":
-            raise TypeError(f"{name} must hold real numbers, got dtype {array.dtype}")
-        array = np.atleast_1d(array.astype(np.float64))
+        array = np.atleast_1d(as_numbers(name, value).astype(np.float64))
         require(array.shape[-1] > 0, f"{name} must hold at least one score")
         require(
             not bool(np.any(np.isnan(array))),

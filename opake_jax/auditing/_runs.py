@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from opake_jax._checks import check_count, check_key, require
+from opake_jax._checks import check_count, check_key, check_real, require
+from opake_jax.auditing._binomial import as_numbers
 from opake_jax.auditing._points import OperatingPoints, points_from_scores
 from opake_jax.random import tagged
 from opake_jax.types import PyTree
@@ -203,14 +204,18 @@ def likelihood_ratio(
         in a step (parallel Poisson sampling).
       unit: what one participation adds to the released value: clipping norm over denominator.
     """
-    p = np.atleast_1d(np.asarray(participation, np.float64))
+    # Within float32, in which the scores are computed, squares included.
+    check_real("noise_multiplier", noise_multiplier, low=1e-15, high=1e15)
+    check_real("unit", unit, low=1e-15, high=1e15)
+    sigma, unit = float(noise_multiplier), float(unit)
+    p = np.atleast_1d(as_numbers("participation", participation).astype(np.float64))
     p = np.array([1.0 - p[0], p[0]]) if p.size == 1 else p
     require(
-        bool(np.all(p >= 0)) and abs(p.sum() - 1.0) < 1e-6,
+        p.ndim == 1 and bool(np.all(p >= 0)) and abs(p.sum() - 1.0) < 1e-6,
         f"participation must be a rate or probabilities of sum 1, got {participation!r}",
     )
     times = [(k, float(np.log(q))) for k, q in enumerate(p) if q > 0]
-    variance = noise_multiplier**2
+    variance = sigma * sigma
 
     def statistic(seen: jax.Array) -> jax.Array:
         terms = [log_q + (2.0 * k * seen / unit - k**2) / (2.0 * variance) for k, log_q in times]

@@ -84,7 +84,9 @@ def test_a_noise_multiplier_is_refused_or_finite(multiplier, root):
 
 @fuzz(200)
 @given(
-    multiplier=st.floats(width=32), sensitivity=st.floats(width=32), count=st.integers(-(2**31), 2**31 - 1)
+    multiplier=st.floats(width=32),
+    sensitivity=st.floats(width=32),
+    count=st.integers(-(2**31), 2**31 - 1),
 )
 def test_traced_numbers_give_full_noise_or_nan(multiplier, sensitivity, count):
     """Whatever is passed, the update is never the bare sum, and its noise is linear in the product."""
