@@ -9,7 +9,8 @@ import math
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+
+from opake_jax._numerics import xp
 
 __all__ = ["log_ndtr", "tail_quantile"]
 
@@ -28,21 +29,21 @@ def log_ndtr(x: Any) -> jax.Array:
     Args:
       x: any real float64 array; -inf and inf give -inf and 0.
     """
-    x = jnp.asarray(x)
+    x = xp.asarray(x)
     far = x < _SERIES_BELOW
-    near = jnp.where(far, _SERIES_BELOW, x)
+    near = xp.where(far, _SERIES_BELOW, x)
     small = near < 0  # then Phi itself is taken; else 1 - Phi(-x), by log1p
-    half = 0.5 * jax.lax.erfc(jnp.abs(near) / math.sqrt(2.0))
-    body = jnp.where(
-        small, jnp.log(jnp.where(small, half, 0.5)), jnp.log1p(-jnp.where(small, 0.0, half))
+    half = 0.5 * xp.erfc(xp.abs(near) / math.sqrt(2.0))
+    body = xp.where(
+        small, xp.log(xp.where(small, half, 0.5)), xp.log1p(-xp.where(small, 0.0, half))
     )
-    z = jnp.where(far, x, _SERIES_BELOW)
+    z = xp.where(far, x, _SERIES_BELOW)
     inverse = 1.0 / (z * z)
-    series = jnp.ones_like(z)
+    series = xp.ones_like(z)
     for k in range(_SERIES_TERMS, 0, -1):
         series = 1.0 - (2 * k - 1) * inverse * series
-    tail = -0.5 * z * z - _LOG_SQRT_2PI - jnp.log(-z) + jnp.log(series)
-    return jnp.where(far, tail, body)
+    tail = -0.5 * z * z - _LOG_SQRT_2PI - xp.log(-z) + xp.log(series)
+    return xp.where(far, tail, body)
 
 
 def tail_quantile(log_mass: Any) -> jax.Array:
@@ -54,13 +55,13 @@ def tail_quantile(log_mass: Any) -> jax.Array:
     Two bounds on the tail: e^(-z^2/2)/2, and for larger z Mills' phi(z)/z, whose inverse is found by four steps of
     z^2 = -2 log_mass - log(2 pi z^2). That z is taken only if Mills' bound holds there.
     """
-    target = jnp.minimum(jnp.asarray(log_mass, jnp.float64), math.log(0.5))
+    target = xp.minimum(xp.asarray(log_mass, xp.float64), math.log(0.5))
     # P(Z > z) <= exp(-z^2/2)/2 for z >= 0: always a valid start, kept where Mills' bound is weaker.
-    start = jnp.sqrt(jnp.maximum(-2.0 * (target + math.log(2.0)), 0.0))
-    z = jnp.maximum(start, 1.0)
+    start = xp.sqrt(xp.maximum(-2.0 * (target + math.log(2.0)), 0.0))
+    z = xp.maximum(start, 1.0)
     for _ in range(4):
-        z = jnp.sqrt(jnp.maximum(-2.0 * target - 2 * _LOG_SQRT_2PI - 2.0 * jnp.log(z), 1.0))
-    holds = -0.5 * z * z - _LOG_SQRT_2PI - jnp.log(z) <= target
-    better = jnp.where(holds, z, z * (1 + 1e-3))
-    holds = -0.5 * better * better - _LOG_SQRT_2PI - jnp.log(better) <= target
-    return jnp.where(holds, jnp.minimum(better, start), start)
+        z = xp.sqrt(xp.maximum(-2.0 * target - 2 * _LOG_SQRT_2PI - 2.0 * xp.log(z), 1.0))
+    holds = -0.5 * z * z - _LOG_SQRT_2PI - xp.log(z) <= target
+    better = xp.where(holds, z, z * (1 + 1e-3))
+    holds = -0.5 * better * better - _LOG_SQRT_2PI - xp.log(better) <= target
+    return xp.where(holds, xp.minimum(better, start), start)

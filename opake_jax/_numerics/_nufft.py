@@ -9,8 +9,9 @@ import functools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+
+from opake_jax._numerics import xp
 
 __all__ = ["NUFFT_ERROR", "nufft"]
 
@@ -48,15 +49,15 @@ def nufft(weights: Any, positions: Any, size: int) -> tuple[jax.Array, jax.Array
     """
     batch = weights.shape[0]
     fine = _OVERSAMPLING * size
-    place = (positions - jnp.floor(positions)) * fine
-    first = jnp.ceil(place - _TAPS / 2)
-    offset = (place - first)[..., None] - jnp.arange(_TAPS)
+    place = (positions - xp.floor(positions)) * fine
+    first = xp.ceil(place - _TAPS / 2)
+    offset = (place - first)[..., None] - np.arange(_TAPS)
     # In [0, 1]; kept off 0, where the square root has no derivative.
-    inside = jnp.maximum(1.0 - (offset * (2 / _TAPS)) ** 2, 1e-30)
-    spread = weights[..., None] * jnp.exp(_BETA * (jnp.sqrt(inside) - 1.0))
-    cell = jnp.mod(first.astype(jnp.int32)[..., None] + jnp.arange(_TAPS, dtype=jnp.int32), fine)
-    grid = jnp.zeros((batch, fine), weights.dtype)
-    grid = grid.at[jnp.arange(batch)[:, None, None], cell].add(spread)
-    spectrum = jnp.fft.rfft(grid)[:, :size]
-    scale = jnp.asarray(1.0 / _kernel_transform(size))
+    inside = xp.maximum(1.0 - (offset * (2 / _TAPS)) ** 2, 1e-30)
+    spread = weights[..., None] * xp.exp(_BETA * (xp.sqrt(inside) - 1.0))
+    cell = xp.mod(xp.astype(first, np.int32)[..., None] + np.arange(_TAPS, dtype=np.int32), fine)
+    cell = cell + np.arange(batch, dtype=np.int32)[:, None, None] * np.int32(fine)
+    grid = xp.add_at(np.zeros(batch * fine), cell, spread).reshape(batch, fine)
+    spectrum = xp.rfft(grid)[:, :size]
+    scale = 1.0 / _kernel_transform(size)
     return spectrum.real * scale, -spectrum.imag * scale

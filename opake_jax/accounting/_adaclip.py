@@ -5,9 +5,9 @@ import math
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from opake_jax._checks import check_real, is_traced
+from opake_jax._numerics import xp
 from opake_jax.accounting._gaussian import Gaussian
 from opake_jax.accounting._pairs import Pair, dominating_pairs
 from opake_jax.accounting._process import Mechanism
@@ -35,9 +35,9 @@ class Adaclip(Mechanism):
         z, b = self.gradient_noise_multiplier, self.count_noise_std
         # 1/sqrt(1/z^2 + 1/(2b)^2) = 2 b z / sqrt(z^2 + 4 b^2), without dividing by a zero.
         if is_traced(z) or is_traced(b):
-            hypotenuse = jnp.hypot(z, 2 * jnp.asarray(b))
+            hypotenuse = xp.hypot(z, 2 * xp.asarray(b))
             some = hypotenuse > 0
-            return jnp.where(some, 2 * z * b / jnp.where(some, hypotenuse, 1.0), 0.0)
+            return xp.where(some, 2 * z * b / xp.where(some, hypotenuse, 1.0), 0.0)
         length = math.hypot(float(z), 2 * float(b))
         return 2 * float(z) * float(b) / length if length > 0 else 0.0
 
@@ -47,8 +47,8 @@ class Adaclip(Mechanism):
 
     def is_valid(self) -> Any:
         """Returns: neither is negative."""
-        return (jnp.asarray(self.gradient_noise_multiplier) >= 0) & (
-            jnp.asarray(self.count_noise_std) >= 0
+        return (xp.asarray(self.gradient_noise_multiplier) >= 0) & (
+            xp.asarray(self.count_noise_std) >= 0
         )
 
     def renyi(self, orders: Any) -> Any:

@@ -16,10 +16,9 @@ import math
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from opake_jax._numerics import log_ndtr
+from opake_jax._numerics import log_ndtr, xp
 from opake_jax.accounting._gaussian_pairs import GaussianMixturePair
 from opake_jax.accounting._pairs import Atoms, Tails
 
@@ -55,7 +54,7 @@ class AllocationPair:
 
     def atoms(self, size: int, tails: Tails) -> Atoms:
         """Returns the losses log S under P (or -log S under Q), above and below."""
-        sigma = jnp.asarray(self.sigma, jnp.float64)
+        sigma = xp.asarray(self.sigma, xp.float64)
         upper, lower = _sum_of_ratios(sigma, self.num_steps, min(size // 4, _MOST_VALUES), tails)
         masses, losses = [], []
         for law, side in ((upper, +1), (lower, -1)):
@@ -63,25 +62,25 @@ class AllocationPair:
             if (
                 self.is_reversed and side > 0
             ):  # beyond the grid: the loss is at most that of its end
-                mass = mass.at[-1].add(law.lost_q)
+                mass = xp.append(mass[:-1], mass[-1] + law.lost_q)
             there = (values > 0) & (mass > 0)
-            log_ratio = jnp.log(jnp.where(there, values, 1.0) / self.num_steps)
-            log_mass = jnp.where(there, jnp.log(jnp.where(there, mass, 1.0)), -jnp.inf)
+            log_ratio = xp.log(xp.where(there, values, 1.0) / self.num_steps)
+            log_mass = xp.where(there, xp.log(xp.where(there, mass, 1.0)), -xp.inf)
             log_mass = log_mass + side * _OUTWARD + (0.0 if self.is_reversed else log_ratio)
             loss = (-log_ratio if self.is_reversed else log_ratio) + side * _OUTWARD
             rest = size - loss.shape[0]
-            masses.append(jnp.pad(log_mass, (0, rest), constant_values=-jnp.inf))
-            losses.append(jnp.pad(loss, (0, rest)))
+            masses.append(xp.pad(log_mass, rest, -xp.inf))
+            losses.append(xp.pad(loss, rest, 0.0))
         # A ratio of 0 is an infinite loss of the reverse; one beyond the grid of the pair itself.
         infinite = upper.masses[0] if self.is_reversed else upper.lost_p
-        return Atoms(jnp.stack(masses), jnp.stack(losses), jnp.log(infinite) + _OUTWARD)
+        return Atoms(xp.stack(masses), xp.stack(losses), xp.log(infinite) + _OUTWARD)
 
 
 def _sum_of_ratios(sigma: Any, count: int, size: int, tails: Tails) -> tuple[_Law, _Law]:
     """Returns the law of Y_1 + ... + Y_count from above and from below: by doubling."""
     high, low = tails.high - math.log(2.0), tails.low - math.log(count)
     one = _single_ratio(sigma, size, Tails(high, low))
-    largest = jnp.max(one[0].values)
+    largest = xp.max(one[0].values)
 
     def double(total: Any, bit: Any) -> Any:
         total = _added(total, total, low, largest)
@@ -89,38 +88,38 @@ def _sum_of_ratios(sigma: Any, count: int, size: int, tails: Tails) -> tuple[_La
         def more() -> Any:
             return _added(total, one, low, largest)
 
-        return jax.lax.cond(bit, more, lambda: total), None
+        return xp.cond(bit, more, lambda: total), None
 
     # One body for all bits but the first: it compiles once, whatever the count.
     bits = np.array([bit == "1" for bit in f"{count:b}"[1:]], bool)
-    return jax.lax.scan(double, one, bits)[0]
+    return xp.scan(double, one, bits)[0]
 
 
 def _single_ratio(sigma: Any, size: int, tails: Tails) -> tuple[_Law, _Law]:
     """Returns the law of one ratio: the Gaussian pair's own atoms, as Q-masses."""
-    one, none = jnp.ones(1), jnp.zeros(0)
+    one, none = xp.ones(1), xp.zeros(0)
     pair = GaussianMixturePair(one, one, none, none, sigma)
     atoms = pair.atoms(size, tails)
-    q = jnp.exp(atoms.log_mass - atoms.loss)
+    q = xp.exp(atoms.log_mass - atoms.loss)
     there = q[0] > 0
-    values = jnp.where(there, jnp.exp(atoms.loss[0]), 0.0)
+    values = xp.where(there, xp.exp(atoms.loss[0]), 0.0)
     # Ratios below the lowest dot, y, are spread between it and 0: their P-mass / y is at y already.
-    lowest = jnp.min(jnp.where(there, atoms.loss[0], jnp.inf))
+    lowest = xp.min(xp.where(there, atoms.loss[0], xp.inf))
     edge = sigma * lowest + 0.5 / sigma  # in standard deviations
-    beneath_p = jnp.exp(log_ndtr(edge - 1 / sigma) - lowest)
-    beneath = jnp.exp(log_ndtr(edge)) * (1 + _OUTWARD) - beneath_p * (1 - _OUTWARD)
-    highest = jnp.max(jnp.where(there, atoms.loss[0], -jnp.inf))
-    lost_q = jnp.exp(log_ndtr(-(sigma * highest + 0.5 / sigma))) * (1 + _OUTWARD)
-    zero, once = jnp.zeros(()), jnp.ones(())
+    beneath_p = xp.exp(log_ndtr(edge - 1 / sigma) - lowest)
+    beneath = xp.exp(log_ndtr(edge)) * (1 + _OUTWARD) - beneath_p * (1 - _OUTWARD)
+    highest = xp.max(xp.where(there, atoms.loss[0], -xp.inf))
+    lost_q = xp.exp(log_ndtr(-(sigma * highest + 0.5 / sigma))) * (1 + _OUTWARD)
+    zero, once = xp.zeros(()), xp.ones(())
     upper = _Law(
-        jnp.append(zero, values),
-        jnp.append(jnp.maximum(beneath, 0.0), q[0]),
+        xp.append(zero, values),
+        xp.append(xp.maximum(beneath, 0.0), q[0]),
         lost_q,
-        jnp.exp(atoms.log_infinity),
+        xp.exp(atoms.log_infinity),
         once,
     )
-    values = jnp.where(q[1] > 0, jnp.exp(atoms.loss[1]), 0.0)
-    lower = _Law(jnp.append(zero, values), jnp.append(zero, q[1]), zero, zero, once)
+    values = xp.where(q[1] > 0, xp.exp(atoms.loss[1]), 0.0)
+    lower = _Law(xp.append(zero, values), xp.append(zero, q[1]), zero, zero, once)
     return upper, lower
 
 
@@ -132,53 +131,53 @@ def _added(
     terms = a[0].terms + b[0].terms
     # From a low quantile to one large ratio on top of the rest and eight of its standard deviations.
     start = _low_quantile(a[0], low) + _low_quantile(b[0], low)
-    spread = jnp.sqrt(terms) * jnp.sqrt(jnp.sum(b[0].masses * (b[0].values - b[0].terms) ** 2))
-    stop = largest_ratio + terms + 8 * spread / jnp.sqrt(b[0].terms)
-    log_step = jnp.log(stop / start) / (size - 1)
-    grid = start * jnp.exp(log_step * np.arange(size))
-    points = jnp.concatenate([jnp.zeros(1), grid])
+    spread = xp.sqrt(terms) * xp.sqrt(xp.sum(b[0].masses * (b[0].values - b[0].terms) ** 2))
+    stop = largest_ratio + terms + 8 * spread / xp.sqrt(b[0].terms)
+    log_step = xp.log(stop / start) / (size - 1)
+    grid = start * xp.exp(log_step * np.arange(size))
+    points = xp.concatenate([xp.zeros(1), grid])
 
     def cell(sums: Any) -> Any:
         """Returns the index of the point at or below each sum."""
-        place = jnp.floor(jnp.log(jnp.maximum(sums, start * 1e-9) / start) / log_step)
-        return jnp.clip(place, -1, size - 1).astype(jnp.int32) + 1
+        place = xp.floor(xp.log(xp.maximum(sums, start * 1e-9) / start) / log_step)
+        return xp.clip(place, -1, size - 1).astype(xp.int32) + 1
 
     def above(carry: Any, row: Any) -> Any:
         masses, lost_q, lost_p = carry
         value, mass = row
         sums, weights = value + b[0].values, mass * b[0].masses
-        k = jnp.minimum(cell(sums), size - 1)
-        share = jnp.clip((sums - points[k]) / (points[k + 1] - points[k]), 0.0, 1.0)
+        k = xp.minimum(cell(sums), size - 1)
+        share = xp.clip((sums - points[k]) / (points[k + 1] - points[k]), 0.0, 1.0)
         out = sums > stop
-        inside = jnp.where(out, 0.0, weights)
-        masses = masses.at[k].add(inside * (1 - share)).at[k + 1].add(inside * share)
-        beyond = jnp.where(out, weights, 0.0)
-        return (masses, lost_q + jnp.sum(beyond), lost_p + jnp.sum(beyond * sums) / terms), None
+        inside = xp.where(out, 0.0, weights)
+        masses = xp.add_at(xp.add_at(masses, k, inside * (1 - share)), k + 1, inside * share)
+        beyond = xp.where(out, weights, 0.0)
+        return (masses, lost_q + xp.sum(beyond), lost_p + xp.sum(beyond * sums) / terms), None
 
     def below(carry: Any, row: Any) -> Any:
         masses, moments = carry
         value, mass = row
         sums, weights = value + b[1].values, mass * b[1].masses
         k = cell(sums)
-        weights = jnp.where(sums > stop, 0.0, weights)
-        return (masses.at[k].add(weights), moments.at[k].add(weights * sums)), None
+        weights = xp.where(sums > stop, 0.0, weights)
+        return (xp.add_at(masses, k, weights), xp.add_at(moments, k, weights * sums)), None
 
-    zero = jnp.zeros(())
-    start_above = (jnp.zeros(size + 1), zero, zero)
-    (masses, lost_q, lost_p), _ = jax.lax.scan(above, start_above, (a[0].values, a[0].masses))
+    zero = xp.zeros(())
+    start_above = (xp.zeros(size + 1), zero, zero)
+    (masses, lost_q, lost_p), _ = xp.scan(above, start_above, (a[0].values, a[0].masses))
     # Something was lost in a, or in b: its own share of the P-mass, and the other's.
     for this, other in ((a[0], b[0]), (b[0], a[0])):
         lost_q = lost_q + this.lost_q
         lost_p = lost_p + (this.terms * this.lost_p + other.terms * this.lost_q) / terms
     upper = _Law(points, masses, lost_q, lost_p, terms)
-    start_below = (jnp.zeros(size + 1), jnp.zeros(size + 1))
-    (masses, moments), _ = jax.lax.scan(below, start_below, (a[1].values, a[1].masses))
-    values = jnp.where(masses > 0, moments / jnp.where(masses > 0, masses, 1.0), 0.0)
+    start_below = (xp.zeros(size + 1), xp.zeros(size + 1))
+    (masses, moments), _ = xp.scan(below, start_below, (a[1].values, a[1].masses))
+    values = xp.where(masses > 0, moments / xp.where(masses > 0, masses, 1.0), 0.0)
     return upper, _Law(values, masses, zero, zero, terms)
 
 
 def _low_quantile(law: _Law, low: Any) -> Any:
     """Returns a value below which there is at most about e^low of mass: the grid may start there."""
-    below = jnp.cumsum(law.masses)
-    smallest = jnp.min(jnp.where(law.values > 0, law.values, jnp.inf))
-    return jnp.maximum(jnp.max(jnp.where(below <= jnp.exp(low), law.values, 0.0)), smallest)
+    below = xp.cumsum(law.masses)
+    smallest = xp.min(xp.where(law.values > 0, law.values, xp.inf))
+    return xp.maximum(xp.max(xp.where(below <= xp.exp(low), law.values, 0.0)), smallest)

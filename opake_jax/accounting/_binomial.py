@@ -8,7 +8,8 @@ import math
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+
+from opake_jax._numerics import xp
 
 __all__ = ["log_binomial_pmf", "log_binomial_tails"]
 
@@ -18,17 +19,17 @@ _MAX_TERMS = 20_000
 
 def _stirling_error(n: Any) -> jax.Array:
     """Returns log(n!) - log(sqrt(2 pi n) (n/e)^n), n >= 1 (Loader 2000, "Fast and accurate computation")."""
-    n = jnp.maximum(jnp.asarray(n, jnp.float64), 1.0)
-    direct = jax.lax.lgamma(n + 1) - (n + 0.5) * jnp.log(n) + n - 0.5 * math.log(2 * math.pi)
+    n = xp.maximum(xp.asarray(n, xp.float64), 1.0)
+    direct = xp.lgamma(n + 1) - (n + 0.5) * xp.log(n) + n - 0.5 * math.log(2 * math.pi)
     s = 1 / (n * n)
     series = (1 / 12 - s * (1 / 360 - s * (1 / 1260 - s * (1 / 1680 - s / 1188)))) / n
-    return jnp.where(n < 16, direct, series)  # the next term is 691/(360360 n^11) < 2e-16
+    return xp.where(n < 16, direct, series)  # the next term is 691/(360360 n^11) < 2e-16
 
 
 def _deviance(x: Any, mean: Any) -> jax.Array:
     """Returns x log(x/mean) + mean - x, which is what an exponent of the binomial costs."""
     d = (x - mean) / mean
-    return mean * ((1 + d) * jnp.log1p(d) - d)
+    return mean * ((1 + d) * xp.log1p(d) - d)
 
 
 def log_binomial_pmf(k: Any, n: Any, p: Any) -> jax.Array:
@@ -43,7 +44,7 @@ def log_binomial_pmf(k: Any, n: Any, p: Any) -> jax.Array:
         - _stirling_error(rest)
         - _deviance(k, n * p)
         - _deviance(rest, n * (1 - p))
-        + 0.5 * (jnp.log(n) - jnp.log(k) - jnp.log(rest) - math.log(2 * math.pi))
+        + 0.5 * (xp.log(n) - xp.log(k) - xp.log(rest) - math.log(2 * math.pi))
     )
 
 
@@ -60,19 +61,19 @@ def _log_tail_series(k: Any, n: Any, p: Any) -> jax.Array:
         odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
         d = 1 / (1 + odd * d)
         c = 1 + odd / c
-        return m + 1, c, d, value * c * d, jnp.abs(c * d - 1)
+        return m + 1, c, d, value * c * d, xp.abs(c * d - 1)
 
     d = 1 / (1 - (a + b) * x / (a + 1))
-    start = (jnp.ones_like(d), jnp.ones_like(d), d, d, jnp.ones_like(d))
+    start = (xp.ones_like(d), xp.ones_like(d), d, d, xp.ones_like(d))
 
     def going(state: Any) -> Any:
         return (state[4] > 4e-16) & (state[0] < _MAX_TERMS)
 
-    _, _, _, value, left = jax.lax.while_loop(going, term, start)
-    value = jnp.where(left > 1e-14, jnp.nan, value)  # no convergence is no number
-    inside = jnp.where(k < n, k, 0.5 * n)
-    pmf = jnp.where(k < n, log_binomial_pmf(inside, n, x), n * jnp.log(x))
-    return pmf + jnp.log1p(-x) + jnp.log(value)
+    _, _, _, value, left = xp.while_loop(going, term, start)
+    value = xp.where(left > 1e-14, xp.nan, value)  # no convergence is no number
+    inside = xp.where(k < n, k, 0.5 * n)
+    pmf = xp.where(k < n, log_binomial_pmf(inside, n, x), n * xp.log(x))
+    return pmf + xp.log1p(-x) + xp.log(value)
 
 
 def log_binomial_tails(k: Any, n: Any, p: Any) -> tuple[jax.Array, jax.Array]:
@@ -83,15 +84,15 @@ def log_binomial_tails(k: Any, n: Any, p: Any) -> tuple[jax.Array, jax.Array]:
       n: float64 whole number.
       p: in [0, 1].
     """
-    k, n, p = (jnp.asarray(v, jnp.float64) for v in (k, n, p))
+    k, n, p = (xp.asarray(v, xp.float64) for v in (k, n, p))
     edge = (p <= 0) | (p >= 1)
-    x = jnp.where(edge, 0.5, p)
+    x = xp.where(edge, 0.5, p)
     above = x < (k + 1) / (n + 3)  # the fraction converges fast on this side of the mean
     # Pr[Bin(n, x) < k] = Pr[Bin(n, 1-x) >= n-k+1]
-    tail = _log_tail_series(jnp.where(above, k, n - k + 1), n, jnp.where(above, x, 1 - x))
-    tail = jnp.minimum(tail, 0.0)
-    other = jnp.log(-jnp.expm1(tail))
-    upper, lower = jnp.where(above, tail, other), jnp.where(above, other, tail)
-    upper = jnp.where(p <= 0, -jnp.inf, jnp.where(p >= 1, 0.0, upper))
-    lower = jnp.where(p <= 0, 0.0, jnp.where(p >= 1, -jnp.inf, lower))
-    return jnp.where(jnp.isnan(p), jnp.nan, upper), jnp.where(jnp.isnan(p), jnp.nan, lower)
+    tail = _log_tail_series(xp.where(above, k, n - k + 1), n, xp.where(above, x, 1 - x))
+    tail = xp.minimum(tail, 0.0)
+    other = xp.log(-xp.expm1(tail))
+    upper, lower = xp.where(above, tail, other), xp.where(above, other, tail)
+    upper = xp.where(p <= 0, -xp.inf, xp.where(p >= 1, 0.0, upper))
+    lower = xp.where(p <= 0, 0.0, xp.where(p >= 1, -xp.inf, lower))
+    return xp.where(xp.isnan(p), xp.nan, upper), xp.where(xp.isnan(p), xp.nan, lower)

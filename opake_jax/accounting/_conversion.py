@@ -8,29 +8,30 @@ variation, delta(0), is at most sqrt(1 - e^-KL) <= sqrt(1 - e^-r).
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+
+from opake_jax._numerics import xp
 
 __all__ = ["epsilons_of", "log_deltas_of"]
 
 
 def _known(rdp: Any) -> jax.Array:
     """Returns the divergences, unknown ones (NaN) as inf: they never win a minimum."""
-    return jnp.where(jnp.isnan(rdp), jnp.inf, rdp)
+    return xp.where(xp.isnan(rdp), xp.inf, rdp)
 
 
 def epsilons_of(rdp: Any, orders: Any, log_delta: Any) -> jax.Array:
     """Returns the epsilon >= 0 that each order implies at float64 log delta; inf where it is unknown."""
     r = _known(rdp)
-    finite = jnp.where(jnp.isfinite(r), r, 0.0)
-    each = finite + jnp.log1p(-1 / orders) - (log_delta + jnp.log(orders)) / (orders - 1)
-    each = jnp.where(jnp.isfinite(r), jnp.maximum(each, 0.0), jnp.inf)
-    return jnp.where(2 * log_delta >= jnp.log(-jnp.expm1(-r)), 0.0, each)
+    finite = xp.where(xp.isfinite(r), r, 0.0)
+    each = finite + xp.log1p(-1 / orders) - (log_delta + xp.log(orders)) / (orders - 1)
+    each = xp.where(xp.isfinite(r), xp.maximum(each, 0.0), xp.inf)
+    return xp.where(2 * log_delta >= xp.log(-xp.expm1(-r)), 0.0, each)
 
 
 def log_deltas_of(rdp: Any, orders: Any, epsilon: Any) -> jax.Array:
     """Returns the log delta <= 0 that each order implies at epsilon; 0 where it is unknown."""
     r = _known(rdp)
-    finite = jnp.where(jnp.isfinite(r), r, 0.0)
-    each = (orders - 1) * (finite - epsilon + jnp.log1p(-1 / orders)) - jnp.log(orders)
-    variation = 0.5 * jnp.log(-jnp.expm1(-r))
-    return jnp.where(jnp.isfinite(r), jnp.minimum(jnp.minimum(each, variation), 0.0), 0.0)
+    finite = xp.where(xp.isfinite(r), r, 0.0)
+    each = (orders - 1) * (finite - epsilon + xp.log1p(-1 / orders)) - xp.log(orders)
+    variation = 0.5 * xp.log(-xp.expm1(-r))
+    return xp.where(xp.isfinite(r), xp.minimum(xp.minimum(each, variation), 0.0), 0.0)

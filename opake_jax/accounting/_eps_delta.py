@@ -5,9 +5,9 @@ import math
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from opake_jax._checks import check_real, is_traced
+from opake_jax._numerics import xp
 from opake_jax.accounting._discrete import Law, repeated_response
 from opake_jax.accounting._pairs import DiscretePair, dominating_pairs
 from opake_jax.accounting._process import Mechanism
@@ -30,7 +30,7 @@ class EpsDelta(Mechanism):
 
     def largest_loss(self) -> Any:
         """Returns epsilon, if delta is 0."""
-        return jnp.where(jnp.asarray(self.delta) > 0, jnp.inf, self.epsilon)
+        return xp.where(xp.asarray(self.delta) > 0, xp.inf, self.epsilon)
 
     def infinite_mass(self) -> Any:
         """Returns delta."""
@@ -42,8 +42,8 @@ class EpsDelta(Mechanism):
 
     def is_valid(self) -> Any:
         """Returns: epsilon >= 0 and delta in [0, 1]."""
-        delta = jnp.asarray(self.delta)
-        return (jnp.asarray(self.epsilon) >= 0) & (delta >= 0) & (delta <= 1)
+        delta = xp.asarray(self.delta)
+        return (xp.asarray(self.epsilon) >= 0) & (delta >= 0) & (delta <= 1)
 
     def grouped(self, size: int) -> "EpsDelta":
         """Returns (k epsilon, delta (e^(k epsilon) - 1)/(e^epsilon - 1)) for a group of k."""
@@ -52,30 +52,30 @@ class EpsDelta(Mechanism):
 
     def _power(self, k: int) -> Any:
         """Returns e^(k epsilon)."""
-        return jnp.exp(k * self.epsilon) if is_traced(self.epsilon) else math.exp(k * self.epsilon)
+        return xp.exp(k * self.epsilon) if is_traced(self.epsilon) else math.exp(k * self.epsilon)
 
     def renyi(self, orders: Any) -> Any:
         """Returns log(p^a (1-p)^(1-a) + (1-p)^a p^(1-a))/(a-1), p = 1/(1+e^-epsilon); inf if delta > 0."""
-        log_p = -jnp.logaddexp(0.0, -jnp.asarray(self.epsilon, jnp.float64))
+        log_p = -xp.logaddexp(0.0, -xp.asarray(self.epsilon, xp.float64))
         log_rest = log_p - self.epsilon
-        moment = jnp.logaddexp(
+        moment = xp.logaddexp(
             orders * log_p + (1 - orders) * log_rest, orders * log_rest + (1 - orders) * log_p
         )
-        return jnp.where(jnp.asarray(self.delta) > 0, jnp.inf, moment / (orders - 1))
+        return xp.where(xp.asarray(self.delta) > 0, xp.inf, moment / (orders - 1))
 
 
 @dominating_pairs.register
 def _(mechanism: EpsDelta) -> tuple[DiscretePair, ...]:
     """Returns randomised response behind a leak of probability delta: its own reverse."""
-    epsilon = jnp.asarray(mechanism.epsilon, jnp.float64)
-    delta = jnp.asarray(mechanism.delta, jnp.float64)
-    rest = jnp.log1p(-delta) - jnp.logaddexp(0.0, epsilon)
-    leak = jnp.log(delta)
-    never = jnp.full((), -jnp.inf)
+    epsilon = xp.asarray(mechanism.epsilon, xp.float64)
+    delta = xp.asarray(mechanism.delta, xp.float64)
+    rest = xp.log1p(-delta) - xp.logaddexp(0.0, epsilon)
+    leak = xp.log(delta)
+    never = xp.full((), -xp.inf)
     return (
         DiscretePair(
-            jnp.stack([leak, rest + epsilon, rest, never]),
-            jnp.stack([never, rest, rest + epsilon, leak]),
+            xp.stack([leak, rest + epsilon, rest, never]),
+            xp.stack([never, rest, rest + epsilon, leak]),
         ),
     )
 

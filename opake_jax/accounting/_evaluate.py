@@ -1,13 +1,12 @@
 """Where and in which precision is an answer computed?
 
-Always in float64, without touching jax's global flag. Concrete numbers: on the CPU, at once, even inside
-somebody's jit. Traced numbers: in the program that traces them, with a derivative that is formed in
+Always in float64, without touching jax's global flag. Known numbers: by NumPy, at once, even inside somebody's
+jit. Traced numbers: in the program that traces them, with a derivative that is formed in
 float64 as well, so that a float32 program can take it in reverse mode.
 """
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,7 +16,7 @@ import numpy as np
 from opake_jax._checks import is_traced
 from opake_jax.accounting._rounding import to_program
 
-__all__ = ["any_traced", "evaluate_traced", "float64_on_cpu"]
+__all__ = ["any_traced", "evaluate_traced", "quietly"]
 
 
 def any_traced(tree: Any) -> bool:
@@ -25,23 +24,9 @@ def any_traced(tree: Any) -> bool:
     return any(is_traced(leaf) for leaf in jax.tree.leaves(tree))
 
 
-@functools.cache
-def _cpu() -> jax.Device | None:
-    try:
-        return jax.local_devices(backend="cpu")[0]
-    except RuntimeError:  # the CPU backend was switched off by JAX_PLATFORMS
-        return None
-
-
-@contextlib.contextmanager
-def float64_on_cpu() -> Iterator[None]:
-    """Inside, jax computes at once, in float64, on the CPU."""
-    # Within somebody's trace, constants would be staged into it. Outside there is no such need, and what
-    # is traced here would be run operation by operation: a hundred small compilations.
-    staging = is_traced(jnp.zeros((), jnp.int32))
-    at_once = jax.ensure_compile_time_eval() if staging else contextlib.nullcontext()
-    with at_once, jax.enable_x64(True), jax.default_device(_cpu()):
-        yield
+def quietly() -> np.errstate:
+    """Inside, NumPy computes as jax does: inf and NaN where they arise, without a word."""
+    return np.errstate(all="ignore")
 
 
 def evaluate_traced(
@@ -64,10 +49,11 @@ def evaluate_traced(
     dtype = jnp.float64 if wide else jnp.float32
 
     def in_float64(numbers: Any) -> tuple[jax.Array, ...]:
-        full = [None if is_traced(leaf) else jnp.asarray(leaf, jnp.float64) for leaf in leaves]
+        full = [None if is_traced(leaf) else np.asarray(leaf, np.float64) for leaf in leaves]
         for slot, number in zip(slots, numbers, strict=True):
             full[slot] = number
-        return core(jax.tree.unflatten(tree, full))
+        with quietly():
+            return core(jax.tree.unflatten(tree, full))
 
     @jax.custom_jvp
     def call(*numbers: jax.Array) -> tuple[jax.Array, ...]:

@@ -4,11 +4,10 @@ import dataclasses
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from opake_jax._checks import check_count, is_traced, require
-from opake_jax._numerics import logsumexp
+from opake_jax._numerics import logsumexp, xp
 from opake_jax.accounting._gaussian import Gaussian
 from opake_jax.accounting._gaussian_pairs import GaussianMixturePair, JointPair
 from opake_jax.accounting._inner import check_inner
@@ -43,7 +42,7 @@ class FixedSize(Mechanism):
 
     def is_valid(self) -> Any:
         """Returns: 1 <= batch_size <= dataset_size, and the inner mechanism is valid."""
-        batch, size = jnp.asarray(self.batch_size), jnp.asarray(self.dataset_size)
+        batch, size = xp.asarray(self.batch_size), xp.asarray(self.dataset_size)
         return (batch >= 1) & (batch <= size) & self.inner.is_valid()
 
     def renyi(self, orders: Any) -> Any:
@@ -51,34 +50,34 @@ class FixedSize(Mechanism):
 
         At whole orders up to 256; between them (a - 1) D_a is convex, so that its chord is a bound.
         """
-        sigma = jnp.asarray(self.inner.noise_multiplier, jnp.float64)
-        rate = jnp.asarray(self.batch_size, jnp.float64) / self.dataset_size
-        some = jnp.where(sigma > 0, sigma, 1.0)
+        sigma = xp.asarray(self.inner.noise_multiplier, xp.float64)
+        rate = xp.asarray(self.batch_size, xp.float64) / self.dataset_size
+        some = xp.where(sigma > 0, sigma, 1.0)
         # Divergence of N(2) from N(0): 2 j / sigma^2 at order j.
         j = np.arange(2.0, _HIGHEST_ORDER + 1)
         order = j[:, None]
         fall = np.where(order >= j, order - j, 1.0)
-        choose = jax.lax.lgamma(order + 1) - jax.lax.lgamma(j + 1.0) - jax.lax.lgamma(fall + 1)
+        choose = xp.lgamma(order + 1) - xp.lgamma(j + 1.0) - xp.lgamma(fall + 1)
         first = 2 * 2 / some**2  # D_2
         # j = 2: min(4 (e^D - 1), 2 e^D); above: 2 e^((j-1) D_j).
-        two = jnp.minimum(jnp.log(4.0) + first + jnp.log(-jnp.expm1(-first)), jnp.log(2.0) + first)
-        size = jnp.where(j == 2, two, jnp.log(2.0) + (j - 1) * 2 * j / some**2)
-        terms = jnp.where(order >= j, choose + j * jnp.log(rate) + size, -jnp.inf)
-        log_moment = jnp.concatenate([jnp.zeros(1), jnp.logaddexp(0.0, logsumexp(terms))])
+        two = xp.minimum(xp.log(4.0) + first + xp.log(-xp.expm1(-first)), xp.log(2.0) + first)
+        size = xp.where(j == 2, two, xp.log(2.0) + (j - 1) * 2 * j / some**2)
+        terms = xp.where(order >= j, choose + j * xp.log(rate) + size, -xp.inf)
+        log_moment = xp.concatenate([xp.zeros(1), xp.logaddexp(0.0, logsumexp(terms))])
         start, rise = np.arange(1.0, _HIGHEST_ORDER), log_moment[1:] - log_moment[:-1]
         chords = log_moment[:-1] + (orders[:, None] - start) * rise
-        value = jnp.max(chords, 1) / (orders - 1)
+        value = xp.max(chords, 1) / (orders - 1)
         whole = 2 * orders / some**2  # without sampling: always a bound
-        value = jnp.minimum(jnp.where(orders <= _HIGHEST_ORDER, value, jnp.inf), whole)
-        return jnp.where(sigma > 0, value, jnp.inf)
+        value = xp.minimum(xp.where(orders <= _HIGHEST_ORDER, value, xp.inf), whole)
+        return xp.where(sigma > 0, value, xp.inf)
 
 
 @dominating_pairs.register
 def _(mechanism: FixedSize) -> tuple[JointPair, ...]:
-    rate = jnp.asarray(mechanism.batch_size, jnp.float64) / mechanism.dataset_size
-    sigma = jnp.asarray(mechanism.inner.noise_multiplier, jnp.float64)
-    none = jnp.zeros(0, jnp.float64)
-    two = jnp.full(1, 2.0)
+    rate = xp.asarray(mechanism.batch_size, xp.float64) / mechanism.dataset_size
+    sigma = xp.asarray(mechanism.inner.noise_multiplier, xp.float64)
+    none = xp.zeros(0, xp.float64)
+    two = xp.full(1, 2.0)
     return (JointPair(GaussianMixturePair(rate[None], two, none, none, sigma)),)
 
 

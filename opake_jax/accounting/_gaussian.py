@@ -4,10 +4,10 @@ import dataclasses
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from opake_jax._checks import check_real, is_traced
+from opake_jax._numerics import xp
 from opake_jax.accounting._gaussian_pairs import GaussianMixturePair
 from opake_jax.accounting._pairs import dominating_pairs
 from opake_jax.accounting._process import Mechanism
@@ -35,7 +35,7 @@ class Gaussian(Mechanism):
         shift = 2.0 if self.relation is NeighboringRelation.REPLACE_ONE else 1.0
         sigma = self.noise_multiplier
         if is_traced(sigma):
-            return jnp.where(sigma > 0, (shift / jnp.where(sigma > 0, sigma, 1.0)) ** 2, jnp.inf)
+            return xp.where(sigma > 0, (shift / xp.where(sigma > 0, sigma, 1.0)) ** 2, xp.inf)
         with np.errstate(divide="ignore", over="ignore"):
             return float(np.square(np.float64(shift) / np.float64(sigma)))
 
@@ -55,10 +55,10 @@ class Gaussian(Mechanism):
 @dominating_pairs.register
 def _(mechanism: Gaussian) -> tuple[GaussianMixturePair, ...]:
     """Returns N(mu, 1) against N(0, 1), whose reverse has the same losses."""
-    mu = jnp.sqrt(jnp.asarray(mechanism.squared_mu(), jnp.float64))
-    none = jnp.zeros(0, jnp.float64)
-    one = jnp.ones(1, jnp.float64)
-    return (GaussianMixturePair(one, mu[None], none, none, jnp.ones((), jnp.float64)),)
+    mu = xp.sqrt(xp.asarray(mechanism.squared_mu(), xp.float64))
+    none = xp.zeros(0, xp.float64)
+    one = xp.ones(1, xp.float64)
+    return (GaussianMixturePair(one, mu[None], none, none, xp.ones((), xp.float64)),)
 
 
 def gaussian(

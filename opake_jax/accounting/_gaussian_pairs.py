@@ -36,10 +36,9 @@ import math
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from opake_jax._numerics import log_ndtr, logsumexp, tail_quantile
+from opake_jax._numerics import log_ndtr, logsumexp, tail_quantile, xp
 from opake_jax.accounting._pairs import ULP, Atoms, Tails
 
 __all__ = ["GaussianMixturePair", "JointPair"]
@@ -104,35 +103,35 @@ class GaussianMixturePair:
     def atoms(self, size: int, tails: Tails) -> Atoms:
         """Returns `size - 1` dots and a supremum above, `size - 2` cells below; see the head of this file."""
         mixtures = _mixtures(self)
-        back = jnp.asarray(self.reverse) > 0.5
-        sign = jnp.where(back, -1.0, 1.0)
-        first = jnp.where(back, mixtures.log_weights[1], mixtures.log_weights[0])
+        back = xp.asarray(self.reverse) > 0.5
+        sign = xp.where(back, -1.0, 1.0)
+        first = xp.where(back, mixtures.log_weights[1], mixtures.log_weights[0])
         # The loss is bounded at its high end where the outermost components of P and Q there agree: then
         # nothing needs an infinite loss.
         top = sign * _limit(mixtures, sign)
-        levels = jnp.stack([jnp.minimum(tails.low, tails.high), jnp.asarray(tails.low)])
-        sides = jnp.stack([sign, -sign])  # high losses, low losses
+        levels = xp.stack([xp.minimum(tails.low, tails.high), xp.asarray(tails.low)])
+        sides = xp.stack([sign, -sign])  # high losses, low losses
         ends = _edges(first, mixtures, levels, sides)
         above, below = _masses_beyond(first, mixtures, ends, sides)
-        left, right = jnp.min(ends), jnp.max(ends)
-        dots = left + (right - left) * jnp.linspace(0.0, 1.0, size - 1)
-        cells = _cells(mixtures, dots, jnp.where(back, 1, 0)[None])
+        left, right = xp.min(ends), xp.max(ends)
+        dots = left + (right - left) * xp.linspace(0.0, 1.0, size - 1)
+        cells = _cells(mixtures, dots, xp.where(back, 1, 0)[None])
         # Low losses beyond the end join the lowest atom; high ones the supremum, or infinity.
         mass = cells.up[0]
         # Infinity is the better one where the supremum is far off (large sigma: it is -log(1-q), the losses are of
         # order q/sigma, and e^(tilt loss) would make the little mass there all that counts); either dominates.
-        highest = jnp.max(sign * cells.loss)
-        bounded = jnp.isfinite(top) & (top - highest <= _NEAR * jnp.abs(top))
-        lowest = jnp.where(back, size - 2, 0)
-        mass = mass.at[lowest].set(jnp.logaddexp(mass[lowest], below) + ULP)
-        up_mass = jnp.append(mass, jnp.where(bounded, above, -jnp.inf))
-        up_loss = jnp.append(sign * cells.loss + cells.loss_error, jnp.where(bounded, top, 0.0))
+        highest = xp.max(sign * cells.loss)
+        bounded = xp.isfinite(top) & (top - highest <= _NEAR * xp.abs(top))
+        lowest = xp.where(back, size - 2, 0)
+        mass = xp.set_at(mass, lowest, xp.logaddexp(mass[lowest], below) + ULP)
+        up_mass = xp.append(mass, xp.where(bounded, above, -xp.inf))
+        up_loss = xp.append(sign * cells.loss + cells.loss_error, xp.where(bounded, top, 0.0))
         low_mass = cells.low[0]
         low_loss = sign * cells.cell_loss - cells.cell_error
         return Atoms(
-            jnp.stack([up_mass, _pad(low_mass, size, -jnp.inf)]),
-            jnp.stack([up_loss, _pad(low_loss, size, 0.0)]),
-            jnp.where(bounded, -jnp.inf, above),
+            xp.stack([up_mass, _pad(low_mass, size, -xp.inf)]),
+            xp.stack([up_loss, _pad(low_loss, size, 0.0)]),
+            xp.where(bounded, -xp.inf, above),
         )
 
 
@@ -158,83 +157,83 @@ class JointPair:
         mixtures = _mixtures(self.pair)
         share = (size - 1) // 2
         sigma, middle = mixtures.sigma, mixtures.means[1] / 2
-        level = jnp.minimum(tails.high, tails.low)[None]
-        right = _edges(mixtures.log_weights[0], mixtures, level, jnp.ones(1))
-        right = jnp.maximum(right, middle + 8 * sigma)
-        dots = middle + (right - middle) * jnp.linspace(0.0, 1.0, share)
-        cells = _cells(mixtures, dots, jnp.arange(2))
-        above = _masses_beyond(mixtures.log_weights[0], mixtures, right, jnp.ones(1))[0]
+        level = xp.minimum(tails.high, tails.low)[None]
+        right = _edges(mixtures.log_weights[0], mixtures, level, xp.ones(1))
+        right = xp.maximum(right, middle + 8 * sigma)
+        dots = middle + (right - middle) * xp.linspace(0.0, 1.0, share)
+        cells = _cells(mixtures, dots, xp.arange(2))
+        above = _masses_beyond(mixtures.log_weights[0], mixtures, right, xp.ones(1))[0]
         below = log_ndtr(-right[0] / sigma) + 8 * ULP  # the reverse's lowest losses, under N(0)
-        reverse_up = cells.up[1].at[-1].set(jnp.logaddexp(cells.up[1, -1], below) + ULP)
+        reverse_up = xp.set_at(cells.up[1], -1, xp.logaddexp(cells.up[1, -1], below) + ULP)
         rest = mixtures.log_weights[0, 0]
-        jump = rest + jnp.log(jax.lax.erf(middle / sigma / math.sqrt(2.0)))
-        error = 16 * ULP * (1 + jnp.where(rest > -jnp.inf, jnp.abs(rest), 0.0))
-        up_mass = jnp.concatenate([cells.up[0], reverse_up, (jump + error)[None]])
-        up_loss = jnp.concatenate([cells.loss, -cells.loss]) + jnp.tile(cells.loss_error, 2)
-        low_mass = jnp.concatenate([cells.low[0], cells.low[1], (jump - error)[None]])
-        low_loss = jnp.concatenate([cells.cell_loss, -cells.cell_loss]) - jnp.tile(
+        jump = rest + xp.log(xp.erf(middle / sigma / math.sqrt(2.0)))
+        error = 16 * ULP * (1 + xp.where(rest > -xp.inf, xp.abs(rest), 0.0))
+        up_mass = xp.concatenate([cells.up[0], reverse_up, (jump + error)[None]])
+        up_loss = xp.concatenate([cells.loss, -cells.loss]) + xp.tile(cells.loss_error, 2)
+        low_mass = xp.concatenate([cells.low[0], cells.low[1], (jump - error)[None]])
+        low_loss = xp.concatenate([cells.cell_loss, -cells.cell_loss]) - xp.tile(
             cells.cell_error, 2
         )
         return Atoms(
-            jnp.stack([_pad(up_mass, size, -jnp.inf), _pad(low_mass, size, -jnp.inf)]),
-            jnp.stack([_pad(up_loss, size, 0.0), _pad(low_loss, size, 0.0)]),
+            xp.stack([_pad(up_mass, size, -xp.inf), _pad(low_mass, size, -xp.inf)]),
+            xp.stack([_pad(up_loss, size, 0.0), _pad(low_loss, size, 0.0)]),
             above,
         )
 
 
 def _mixtures(pair: GaussianMixturePair) -> _Mixtures:
     p, p_means, q, q_means, sigma = (
-        jnp.asarray(leaf, jnp.float64)
+        xp.asarray(leaf, xp.float64)
         for leaf in (pair.p_weights, pair.p_means, pair.q_weights, pair.q_means, pair.sigma)
     )
-    weights = jnp.stack(
-        [jnp.concatenate([p, jnp.zeros_like(q)]), jnp.concatenate([jnp.zeros_like(p), q])]
+    weights = xp.stack(
+        [xp.concatenate([p, xp.zeros_like(q)]), xp.concatenate([xp.zeros_like(p), q])]
     )
-    rest = jnp.maximum(1 - jnp.sum(weights, 1, keepdims=True), 0.0)
-    small = jnp.sum(weights, 1, keepdims=True) < 0.5
-    log_rest = jnp.where(
-        small, jnp.log1p(-jnp.where(small, jnp.sum(weights, 1, keepdims=True), 0.0)), _log(rest)
+    rest = xp.maximum(1 - xp.sum(weights, 1, keepdims=True), 0.0)
+    small = xp.sum(weights, 1, keepdims=True) < 0.5
+    log_rest = xp.where(
+        small, xp.log1p(-xp.where(small, xp.sum(weights, 1, keepdims=True), 0.0)), _log(rest)
     )
-    means = jnp.concatenate([jnp.zeros(1), p_means, q_means])
-    return _Mixtures(jnp.concatenate([log_rest, _log(weights)], 1), means, sigma)
+    means = xp.concatenate([xp.zeros(1), p_means, q_means])
+    return _Mixtures(xp.concatenate([log_rest, _log(weights)], 1), means, sigma)
 
 
 def _log(x: jax.Array) -> jax.Array:
     """Returns log x, -inf at 0 with a derivative of 0; NaN stays."""
     zero = x == 0
-    return jnp.where(zero, -jnp.inf, jnp.log(jnp.where(zero, 1.0, x)))
+    return xp.where(zero, -xp.inf, xp.log(xp.where(zero, 1.0, x)))
 
 
 def _pad(values: jax.Array, size: int, fill: float) -> jax.Array:
-    return jnp.pad(values, (0, size - values.shape[0]), constant_values=fill)
+    return xp.pad(values, size - values.shape[0], fill)
 
 
 def _edges(log_weights: Any, mixtures: _Mixtures, levels: Any, sides: Any) -> jax.Array:
     """Returns x beyond which, on its side, the mixture has at most about e^level of mass; [S] each."""
-    there = log_weights > -jnp.inf
+    there = log_weights > -xp.inf
     share = math.log(mixtures.means.shape[0])
-    z = tail_quantile(levels[:, None] - jnp.where(there, log_weights, 0.0) - share)
-    ends = jnp.where(there, sides[:, None] * mixtures.means + mixtures.sigma * z, -jnp.inf)
-    return sides * jnp.max(ends, 1)
+    z = tail_quantile(levels[:, None] - xp.where(there, log_weights, 0.0) - share)
+    ends = xp.where(there, sides[:, None] * mixtures.means + mixtures.sigma * z, -xp.inf)
+    return sides * xp.max(ends, 1)
 
 
 def _masses_beyond(log_weights: Any, mixtures: _Mixtures, x: Any, sides: Any) -> jax.Array:
     """Returns the logs of the mixture's masses beyond x on their sides, rounded up; [S] each."""
     z = sides[:, None] * (x[:, None] - mixtures.means) / mixtures.sigma
     terms = log_weights + log_ndtr(-z)
-    far = (jnp.abs(x) + jnp.max(jnp.abs(mixtures.means))) / mixtures.sigma
-    size = jnp.max(jnp.where(log_weights > -jnp.inf, -log_weights, 0.0))
+    far = (xp.abs(x) + xp.max(xp.abs(mixtures.means))) / mixtures.sigma
+    size = xp.max(xp.where(log_weights > -xp.inf, -log_weights, 0.0))
     return logsumexp(terms) + ULP * (64 + 4 * size + 8 * far * far)
 
 
 def _limit(mixtures: _Mixtures, side: Any) -> jax.Array:
     """Returns log p/q for x -> side * infinity, rounded away from P's end: finite if both end alike."""
     log_weights, means = mixtures.log_weights, mixtures.means
-    there = log_weights > -jnp.inf
-    far = jnp.max(jnp.where(there, side * means, -jnp.inf), 1, keepdims=True)
-    ends = logsumexp(jnp.where(side * means == far, log_weights, -jnp.inf))
-    loss = ends[0] - ends[1] + side * 16 * ULP * jnp.sum(jnp.abs(ends))
-    return jnp.where(far[0, 0] == far[1, 0], loss, side * jnp.inf)
+    there = log_weights > -xp.inf
+    far = xp.max(xp.where(there, side * means, -xp.inf), 1, keepdims=True)
+    ends = logsumexp(xp.where(side * means == far, log_weights, -xp.inf))
+    loss = ends[0] - ends[1] + side * 16 * ULP * xp.sum(xp.abs(ends))
+    return xp.where(far[0, 0] == far[1, 0], loss, side * xp.inf)
 
 
 def _cells(mixtures: _Mixtures, x: jax.Array, sides: jax.Array) -> _Cells:
@@ -242,50 +241,50 @@ def _cells(mixtures: _Mixtures, x: jax.Array, sides: jax.Array) -> _Cells:
     sigma = mixtures.sigma
     means, s2 = mixtures.means[1:], sigma * sigma
     log_ratio, posterior, rounding, spread = _ratios(mixtures, x)
-    away = jnp.max(jnp.abs(x[:, None] - mixtures.means), 1)
+    away = xp.max(xp.abs(x[:, None] - mixtures.means), 1)
     width = x[1:] - x[:-1]
-    steep = width / sigma * (jnp.maximum(away[1:], away[:-1]) / sigma + _HERMITE)
+    steep = width / sigma * (xp.maximum(away[1:], away[:-1]) / sigma + _HERMITE)
     wide = ~(steep <= _WIDEST)
-    width = jnp.where(wide, 0.0, width)  # such a cell is not integrated
+    width = xp.where(wide, 0.0, width)  # such a cell is not integrated
 
     # Nodes of each cell, and its right end last.
-    t = width[:, None] * jnp.asarray(np.append(_NODES, 1.0))
-    lift = jnp.expm1(means * t[..., None] / s2)
-    change = jnp.einsum("cjk,jnk->cjn", posterior[:, :-1], lift, precision="highest")
-    e = jnp.exp(-t * (2 * x[:-1, None] + t) / (2 * s2)) * jnp.asarray(np.append(_WEIGHTS, 0.0))
-    area = jnp.sum(e * (change[0] - change[1]), 1)
-    m_q = jnp.sum(e * (1 + change[1]), 1)
-    whole = jnp.stack([m_q + area, m_q])
+    t = width[:, None] * xp.asarray(np.append(_NODES, 1.0))
+    lift = xp.expm1(means * t[..., None] / s2)
+    change = xp.stack([xp.sum(each[:-1, None] * lift, 2) for each in posterior])
+    e = xp.exp(-t * (2 * x[:-1, None] + t) / (2 * s2)) * xp.asarray(np.append(_WEIGHTS, 0.0))
+    area = xp.sum(e * (change[0] - change[1]), 1)
+    m_q = xp.sum(e * (1 + change[1]), 1)
+    whole = xp.stack([m_q + area, m_q])
     rise = (change[0, :, -1] - change[1, :, -1]) / (1 + change[1, :, -1])
     # Where the loss is flat to the last bits of the smallest numbers, all goes to the right end.
     flat = ~(rise > 1e-290)
-    share = area / jnp.where(flat, 1.0, rise)
-    right = jnp.where(flat, whole, jnp.stack([(1 + rise) * share, share]))
-    left = jnp.where(flat, 0.0, m_q - share)
+    share = area / xp.where(flat, 1.0, rise)
+    right = xp.where(flat, whole, xp.stack([(1 + rise) * share, share]))
+    left = xp.where(flat, 0.0, m_q - share)
 
-    y = jnp.minimum(steep, _WIDEST)
-    quadrature = _QUADRATURE * (y**_N2 + _N2 * y ** (_N2 - 1)) * jnp.exp(2 * y)
+    y = xp.minimum(steep, _WIDEST)
+    quadrature = _QUADRATURE * (y**_N2 + _N2 * y ** (_N2 - 1)) * xp.exp(2 * y)
     # Relative error of the integrals. The left share is a difference: its error is relative to the whole.
-    relative = 2 * quadrature + ULP * (64 + 2 * jnp.sum(spread, 0)[:-1])
+    relative = 2 * quadrature + ULP * (64 + 2 * xp.sum(spread, 0)[:-1])
     slack = relative * whole[0]
     log_phi = -x * x / (2 * s2) - _LOG_SQRT_2PI
-    log_width = jnp.log(jnp.where(wide, 1.0, width / sigma))
+    log_width = xp.log(xp.where(wide, 1.0, width / sigma))
     base = log_phi + log_ratio[sides]
-    error = ULP * (32 + 4 * jnp.abs(log_phi) + rounding[sides])
-    cell_error = error[:, :-1] + 4 * ULP * jnp.abs(log_width)
+    error = ULP * (32 + 4 * xp.abs(log_phi) + rounding[sides])
+    cell_error = error[:, :-1] + 4 * ULP * xp.abs(log_width)
     cell = base[:, :-1] + log_width
-    leaves = jnp.log(jnp.maximum(left, 0.0) + slack) + cell + cell_error
-    arrives = jnp.log(right[sides] + slack) + cell + cell_error
-    arrives = jnp.where(wide, _largest(mixtures, x, wide, sides), arrives)
-    none = jnp.full((sides.shape[0], 1), -jnp.inf)
-    leaves = jnp.concatenate([jnp.where(wide, -jnp.inf, leaves), none], 1)
-    up = jnp.logaddexp(leaves, jnp.concatenate([none, arrives], 1)) + 2 * ULP
-    low = jnp.log(whole[sides]) + cell - cell_error - relative
-    low = jnp.where(wide, -jnp.inf, low)
+    leaves = xp.log(xp.maximum(left, 0.0) + slack) + cell + cell_error
+    arrives = xp.log(right[sides] + slack) + cell + cell_error
+    arrives = xp.where(wide, _largest(mixtures, x, wide, sides), arrives)
+    none = xp.full((sides.shape[0], 1), -xp.inf)
+    leaves = xp.concatenate([xp.where(wide, -xp.inf, leaves), none], 1)
+    up = xp.logaddexp(leaves, xp.concatenate([none, arrives], 1)) + 2 * ULP
+    low = xp.log(whole[sides]) + cell - cell_error - relative
+    low = xp.where(wide, -xp.inf, low)
 
     loss = log_ratio[0] - log_ratio[1]
-    loss_error = ULP * (jnp.sum(rounding, 0) + jnp.abs(loss))
-    step = jnp.log1p(area / m_q)
+    loss_error = ULP * (xp.sum(rounding, 0) + xp.abs(loss))
+    step = xp.log1p(area / m_q)
     return _Cells(
         loss, loss_error, up, loss[:-1] + step, loss_error[:-1] + 2 * relative * step, low
     )
@@ -300,32 +299,32 @@ def _ratios(mixtures: _Mixtures, x: jax.Array) -> tuple[jax.Array, jax.Array, ja
     means, s2 = mixtures.means[1:], mixtures.sigma * mixtures.sigma
     rest, log_weights = mixtures.log_weights[:, :1], mixtures.log_weights[:, None, 1:]
     y = means * (2 * x[:, None] - means) / (2 * s2)
-    there = log_weights > -jnp.inf
+    there = log_weights > -xp.inf
     # Near r = 1: log1p(sum_k w_k (e^(y_k) - 1)), which knows nothing of the unshifted weight.
-    changes = jnp.exp(log_weights) * jnp.expm1(jnp.minimum(y, 50.0))
-    excess = jnp.sum(changes, 2)
-    near = (jnp.abs(excess) < 0.5) & (jnp.max(jnp.where(there, y, -jnp.inf), 2) < 50.0)
+    changes = xp.exp(log_weights) * xp.expm1(xp.minimum(y, 50.0))
+    excess = xp.sum(changes, 2)
+    near = (xp.abs(excess) < 0.5) & (xp.max(xp.where(there, y, -xp.inf), 2) < 50.0)
     shape = (2, x.shape[0], 1)
-    terms = jnp.concatenate([jnp.broadcast_to(rest[:, None], shape), log_weights + y], 2)
-    log_ratio = jnp.where(near, jnp.log1p(jnp.where(near, excess, 0.0)), logsumexp(terms))
-    posterior = jnp.exp(log_weights + y - log_ratio[:, :, None])
+    terms = xp.concatenate([xp.broadcast_to(rest[:, None], shape), log_weights + y], 2)
+    log_ratio = xp.where(near, xp.log1p(xp.where(near, excess, 0.0)), logsumexp(terms))
+    posterior = xp.exp(log_weights + y - log_ratio[:, :, None])
     # y is off by 4 ulp of its larger term, a log weight by 2 of itself; each moves log r by its posterior.
     # 1 - sum_k w_k is off by an ulp of each w_k but one (and nothing if there is one).
-    larger = jnp.abs(means) * (2 * jnp.abs(x[:, None]) + jnp.abs(means)) / (2 * s2)
-    each = jnp.where(there, 4 * larger + 2 * jnp.abs(jnp.where(there, log_weights, 0.0)) + 8, 0.0)
-    more = jnp.maximum(jnp.sum(there, 2) - 1, 0)
-    rest_error = 4 + more * jnp.exp(jnp.minimum(-log_ratio, 700.0))
-    summing = jnp.where(near, 8 * jnp.sum(jnp.abs(changes), 2), rest_error)
-    rounding = 4 * jnp.abs(log_ratio) + jnp.sum(posterior * each, 2) + summing
-    return log_ratio, posterior, rounding, jnp.max(each, 2) + rounding
+    larger = xp.abs(means) * (2 * xp.abs(x[:, None]) + xp.abs(means)) / (2 * s2)
+    each = xp.where(there, 4 * larger + 2 * xp.abs(xp.where(there, log_weights, 0.0)) + 8, 0.0)
+    more = xp.maximum(xp.sum(there, 2) - 1, 0)
+    rest_error = 4 + more * xp.exp(xp.minimum(-log_ratio, 700.0))
+    summing = xp.where(near, 8 * xp.sum(xp.abs(changes), 2), rest_error)
+    rounding = 4 * xp.abs(log_ratio) + xp.sum(posterior * each, 2) + summing
+    return log_ratio, posterior, rounding, xp.max(each, 2) + rounding
 
 
 def _largest(mixtures: _Mixtures, x: jax.Array, wide: jax.Array, sides: jax.Array) -> jax.Array:
     """Returns the logs, [S, M-1], of a bound on the masses of wide cells: width times largest density."""
     a = (x[:-1, None] - mixtures.means) / mixtures.sigma
     b = (x[1:, None] - mixtures.means) / mixtures.sigma
-    nearest = jnp.where((a < 0) & (b > 0), 0.0, jnp.minimum(jnp.abs(a), jnp.abs(b)))
-    log_width = jnp.log(jnp.where(wide[:, None], b - a, 1.0))
-    most = jnp.minimum(log_width - nearest * nearest / 2 - _LOG_SQRT_2PI, 0.0)
+    nearest = xp.where((a < 0) & (b > 0), 0.0, xp.minimum(xp.abs(a), xp.abs(b)))
+    log_width = xp.log(xp.where(wide[:, None], b - a, 1.0))
+    most = xp.minimum(log_width - nearest * nearest / 2 - _LOG_SQRT_2PI, 0.0)
     most = most + ULP * (64 + 4 * nearest * nearest)
     return logsumexp(mixtures.log_weights[sides][:, None] + most) + 64 * ULP

@@ -5,9 +5,9 @@ import math
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from opake_jax._checks import check_real, is_traced
+from opake_jax._numerics import xp
 from opake_jax.accounting._laplace_pair import LaplacePair
 from opake_jax.accounting._pairs import dominating_pairs
 from opake_jax.accounting._process import Mechanism
@@ -36,7 +36,7 @@ class Laplace(Mechanism):
         """Returns 1 / scale: Laplace noise gives pure DP."""
         scale = self.scale()
         if is_traced(scale):
-            return jnp.where(scale > 0, 1 / jnp.where(scale > 0, scale, 1.0), jnp.inf)
+            return xp.where(scale > 0, 1 / xp.where(scale > 0, scale, 1.0), xp.inf)
         return 1 / float(scale) if scale > 0 else math.inf
 
     def squared_mu(self) -> Any:
@@ -50,10 +50,10 @@ class Laplace(Mechanism):
 
     def renyi(self, orders: Any) -> Any:
         """Returns the exact divergences (Mironov 2017, arXiv:1702.07476, Prop. 6)."""
-        loss = jnp.asarray(self.largest_loss(), jnp.float64)
-        first = jnp.log(orders / (2 * orders - 1)) + (orders - 1) * loss
-        second = jnp.log((orders - 1) / (2 * orders - 1)) - orders * loss
-        return jnp.logaddexp(first, second) / (orders - 1)
+        loss = xp.asarray(self.largest_loss(), xp.float64)
+        first = xp.log(orders / (2 * orders - 1)) + (orders - 1) * loss
+        second = xp.log((orders - 1) / (2 * orders - 1)) - orders * loss
+        return xp.logaddexp(first, second) / (orders - 1)
 
     def grouped(self, size: int) -> "Laplace":
         """Returns the mechanism whose shift is `size` times as large."""

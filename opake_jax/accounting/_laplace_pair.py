@@ -11,8 +11,8 @@ import math
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
+from opake_jax._numerics import xp
 from opake_jax.accounting._pairs import ULP, Atoms, Tails, pad_outward
 
 __all__ = ["LaplacePair"]
@@ -31,28 +31,28 @@ class LaplacePair:
 
     def atoms(self, size: int, tails: Tails) -> Atoms:
         """Returns `size - 1` equidistant losses above, as many cells less one and both atoms below."""
-        most = 1 / jnp.asarray(self.scale, jnp.float64)
+        most = 1 / xp.asarray(self.scale, xp.float64)
         # P-mass below l is e^((l - most)/2)/2.
-        least = jnp.maximum(-most, most + 2 * jnp.minimum(tails.low, 0.0))
+        least = xp.maximum(-most, most + 2 * xp.minimum(tails.low, 0.0))
         count = size - 1
-        loss = least + (most - least) * jnp.linspace(0.0, 1.0, count)
-        loss = loss.at[-1].set(most)
+        loss = least + (most - least) * xp.linspace(0.0, 1.0, count)
+        loss = xp.set_at(loss, -1, most)
         width = loss[1:] - loss[:-1]
         # Widths are differences of numbers as large as `most`: their relative error, with that of expm1.
         spread = 4 * ULP * (2 + most / width)
-        cell = (loss[:-1] - most) / 2 + jnp.log(jnp.expm1(width / 2)) - math.log(2)
-        right = cell - jnp.log1p(jnp.exp(-width / 2)) + spread
-        left = cell - jnp.log1p(jnp.exp(width / 2)) + spread
+        cell = (loss[:-1] - most) / 2 + xp.log(xp.expm1(width / 2)) - math.log(2)
+        right = cell - xp.log1p(xp.exp(-width / 2)) + spread
+        left = cell - xp.log1p(xp.exp(width / 2)) + spread
         below = ((least - most) / 2 - math.log(2))[None]
-        above = jnp.full((1,), -math.log(2))
-        up = jnp.logaddexp(jnp.concatenate([left, above]), jnp.concatenate([below, right]))
-        low = jnp.concatenate([(-most - math.log(2))[None], cell - spread, above])
-        low_loss = jnp.concatenate([-most[None], loss[:-1] + width / 2, most[None]])
-        none = jnp.full((1,), -jnp.inf)
+        above = xp.full((1,), -math.log(2))
+        up = xp.logaddexp(xp.concatenate([left, above]), xp.concatenate([below, right]))
+        low = xp.concatenate([(-most - math.log(2))[None], cell - spread, above])
+        low_loss = xp.concatenate([-most[None], loss[:-1] + width / 2, most[None]])
+        none = xp.full((1,), -xp.inf)
         log_mass, losses = pad_outward(
-            jnp.stack([jnp.concatenate([up, none]), low]),
-            jnp.stack([jnp.append(loss, 0.0), low_loss]),
+            xp.stack([xp.concatenate([up, none]), low]),
+            xp.stack([xp.append(loss, 0.0), low_loss]),
             8 * ULP * (2 + most),
             4 * ULP * most,
         )
-        return Atoms(log_mass, losses, jnp.asarray(-jnp.inf))
+        return Atoms(log_mass, losses, xp.asarray(-xp.inf))

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from opake_jax._checks import check_probability, check_real, is_traced, require
+from opake_jax._numerics import xp
 from opake_jax.accounting._gaussian_pairs import GaussianMixturePair
 from opake_jax.accounting._pairs import dominating_pairs
 from opake_jax.accounting._process import Mechanism
@@ -35,27 +35,27 @@ class MixtureOfGaussians(Mechanism):
 
     def is_valid(self) -> Any:
         """Returns: every number is in the factory's range."""
-        shifts, chances = jnp.stack(self.sensitivities), jnp.stack(self.probabilities)
-        right = jnp.all(shifts >= 0) & jnp.all(chances >= 0) & (jnp.sum(chances) <= 1 + _ROUNDING)
+        shifts, chances = xp.stack(self.sensitivities), xp.stack(self.probabilities)
+        right = xp.all(shifts >= 0) & xp.all(chances >= 0) & (xp.sum(chances) <= 1 + _ROUNDING)
         return (self.noise_multiplier >= 0) & right
 
     def renyi(self, orders: Any) -> Any:
         """Returns the divergences of the mixture, the larger direction; inf where out of reach."""
-        sigma = jnp.asarray(self.noise_multiplier, jnp.float64)
+        sigma = xp.asarray(self.noise_multiplier, xp.float64)
         chances, shifts = _arrays(self.probabilities, self.sensitivities)
-        excess = mixture_excess(jnp.where(sigma > 0, sigma, 1.0), chances, shifts, orders)
-        return jnp.where(sigma > 0, divergence(excess, orders), jnp.inf)
+        excess = mixture_excess(xp.where(sigma > 0, sigma, 1.0), chances, shifts, orders)
+        return xp.where(sigma > 0, divergence(excess, orders), xp.inf)
 
 
 def _arrays(*tuples: tuple[Any, ...]) -> list[jax.Array]:
-    return [jnp.stack([jnp.asarray(v, jnp.float64) for v in values]) for values in tuples]
+    return [xp.stack([xp.asarray(v, xp.float64) for v in values]) for values in tuples]
 
 
 @dominating_pairs.register
 def _(mechanism: MixtureOfGaussians) -> tuple[GaussianMixturePair, ...]:
     weights, shifts = _arrays(mechanism.probabilities, mechanism.sensitivities)
-    none = jnp.zeros(0, jnp.float64)
-    sigma = jnp.asarray(mechanism.noise_multiplier, jnp.float64)
+    none = xp.zeros(0, xp.float64)
+    sigma = xp.asarray(mechanism.noise_multiplier, xp.float64)
     pair = GaussianMixturePair(weights, shifts, none, none, sigma)
     return pair, pair.reversed()
 

@@ -12,12 +12,15 @@ jax 0.10 in float64: `log_ndtr` is off by 3.5 % at 7.9 and `erfcx` returns 0 on 
 Mills' ratio is computed here. All functions work on float64 scalars inside enable_x64.
 """
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+
+from opake_jax._numerics import xp
 
 __all__ = ["beta", "epsilon", "log_delta", "mills", "quantile", "upper_quantile"]
 
@@ -33,16 +36,27 @@ _NEWTON = 24  # from sqrt(2 log 1/delta) the slowest case of the tests takes 11
 
 def mills(t: Any) -> tuple[jax.Array, jax.Array]:
     """Returns m(t) = Phi(-t)/phi(t) and 1 - t m(t) > 0, for t >= -8 (below, m is clipped)."""
-    high = jnp.maximum(t, _SWITCH)
+    high = xp.maximum(t, _SWITCH)
     rest = high
     for k in range(_TERMS, 1, -1):
         rest = high + k / rest
     rest = 1 / rest
     m_high = 1 / (high + rest)
-    low = jnp.clip(t, -8.0, _SWITCH)
-    m_low = math.sqrt(math.pi / 2) * jax.lax.erfc(low / math.sqrt(2)) * jnp.exp(low * low / 2)
+    low = xp.clip(t, -8.0, _SWITCH)
+    m_low = math.sqrt(math.pi / 2) * xp.erfc(low / math.sqrt(2)) * xp.exp(low * low / 2)
     tail = t > _SWITCH
-    return jnp.where(tail, m_high, m_low), jnp.where(tail, rest * m_high, 1 - low * m_low)
+    return xp.where(tail, m_high, m_low), xp.where(tail, rest * m_high, 1 - low * m_low)
+
+
+class _by_hand:  # noqa: N801
+    """A function whose derivative is given: by `traced.defjvp`, where something is traced."""
+
+    def __init__(self, known: Callable[..., Any]):
+        self.known, self.traced = known, jax.custom_jvp(known)
+        functools.update_wrapper(self, known)
+
+    def __call__(self, *args: Any) -> Any:
+        return (self.traced if xp.is_traced(*args) else self.known)(*args)
 
 
 def _log_phi(t: Any) -> Any:
@@ -51,25 +65,25 @@ def _log_phi(t: Any) -> Any:
 
 def _profile(mu: Any, t: Any) -> tuple[jax.Array, jax.Array]:
     """Returns log delta at t = epsilon/mu - mu/2 and m(t + mu), for finite mu > 0."""
-    narrow = jnp.minimum(mu, _NARROW)
-    middle, left = jnp.maximum(t, -3.0), jnp.minimum(t, -3.0)
+    narrow = xp.minimum(mu, _NARROW)
+    middle, left = xp.maximum(t, -3.0), xp.minimum(t, -3.0)
     nodes = middle + narrow * (0.5 + _NODES)
-    points = jnp.stack([middle, middle + mu, -left, left + mu])
-    m, slopes = mills(jnp.concatenate([points, nodes]))  # one call: half of the compile time
+    points = xp.stack([middle, middle + mu, -left, left + mu])
+    m, slopes = mills(xp.concatenate([points, nodes]))  # one call: half of the compile time
     # A narrow step is integrated, a wide one does not cancel.
-    drop = jnp.where(mu <= _NARROW, narrow * (slopes[4:] @ jnp.asarray(_WEIGHTS)), m[0] - m[1])
-    right = _log_phi(middle) + jnp.log(drop)
+    drop = xp.where(mu <= _NARROW, narrow * (slopes[4:] @ xp.asarray(_WEIGHTS)), m[0] - m[1])
+    right = _log_phi(middle) + xp.log(drop)
     # t < -3: delta = 1 - Phi(t) - phi(t) m(u), near 1.
-    near_one = jnp.log1p(-jnp.exp(_log_phi(left)) * (m[2] + m[3]))
-    return jnp.where(t >= -3.0, right, near_one), jnp.where(t >= -3.0, m[1], m[3])
+    near_one = xp.log1p(-xp.exp(_log_phi(left)) * (m[2] + m[3]))
+    return xp.where(t >= -3.0, right, near_one), xp.where(t >= -3.0, m[1], m[3])
 
 
 def _usable(mu: Any) -> Any:
     """Returns mu, or 1 where it is no positive finite number."""
-    return jnp.where((mu > 0) & (mu < jnp.inf), mu, 1.0)
+    return xp.where((mu > 0) & (mu < xp.inf), mu, 1.0)
 
 
-@jax.custom_jvp
+@_by_hand
 def log_delta(mu: Any, epsilon: Any) -> tuple[jax.Array, jax.Array]:
     """Returns (lower, upper) around log delta(epsilon) of mu-Gaussian DP, mu >= 0, epsilon >= 0."""
     safe = _usable(mu)
@@ -77,21 +91,21 @@ def log_delta(mu: Any, epsilon: Any) -> tuple[jax.Array, jax.Array]:
     value, m_u = _profile(safe, t)
     error = _error(safe, t, value, m_u)
     ends = [
-        jnp.where(mu == 0, -jnp.inf, jnp.where(mu == jnp.inf, 0.0, end))
-        for end in (value - error, jnp.minimum(value + error, 0.0))
+        xp.where(mu == 0, -xp.inf, xp.where(mu == xp.inf, 0.0, end))
+        for end in (value - error, xp.minimum(value + error, 0.0))
     ]
-    bad = jnp.isnan(mu) | (mu < 0) | ~(epsilon >= 0)
-    return jnp.where(bad, jnp.nan, ends[0]), jnp.where(bad, jnp.nan, ends[1])
+    bad = xp.isnan(mu) | (mu < 0) | ~(epsilon >= 0)
+    return xp.where(bad, xp.nan, ends[0]), xp.where(bad, xp.nan, ends[1])
 
 
-@log_delta.defjvp
+@log_delta.traced.defjvp
 def _log_delta_jvp(primals: Any, tangents: Any) -> Any:
     mu, epsilon = primals
     d_mu, d_epsilon = tangents
     ends = log_delta(mu, epsilon)
     safe = _usable(mu)
     t = epsilon / safe - safe / 2
-    scale = jnp.exp(_log_phi(t) - ends[1])  # phi(t) / delta = 1 / (m(t) - m(u))
+    scale = xp.exp(_log_phi(t) - ends[1])  # phi(t) / delta = 1 / (m(t) - m(u))
     slope = scale * (d_mu - _profile(safe, t)[1] * d_epsilon)
     return ends, (slope, slope)
 
@@ -102,49 +116,49 @@ def _error(mu: Any, t: Any, value: Any, m_u: Any) -> Any:
     exp and erfc: relative to t^2. t inherits 4 ulp of mu and of epsilon/mu, and log delta moves by
     phi(t)/delta (|d mu| + mu m(u) |d t|).
     """
-    moved = mu * (1 + (mu + jnp.abs(t + mu / 2)) * m_u)
-    return _RELATIVE * (4 + t * t) + 1e-15 * moved * jnp.exp(_log_phi(t) - value)
+    moved = mu * (1 + (mu + xp.abs(t + mu / 2)) * m_u)
+    return _RELATIVE * (4 + t * t) + 1e-15 * moved * xp.exp(_log_phi(t) - value)
 
 
-@jax.custom_jvp
+@_by_hand
 def epsilon(mu: Any, log_delta_target: Any) -> tuple[jax.Array, jax.Array]:
     """Returns (lower, upper) around the epsilon at which delta of mu-Gaussian DP is the target.
 
     log delta is concave and decreasing in t, so that Newton's method from the right stays on the
     right. The rounding errors of the value, of mu and of the last steps are added outward.
     """
-    m, target = _usable(mu), jnp.clip(log_delta_target, -1e300, -1e-300)
-    start = jnp.sqrt(-2 * target)  # Phi(-t) <= e^(-t^2/2)
+    m, target = _usable(mu), xp.clip(log_delta_target, -1e300, -1e-300)
+    start = xp.sqrt(-2 * target)  # Phi(-t) <= e^(-t^2/2)
 
     def slope_at(t: Any, value: Any, m_u: Any) -> Any:  # d log delta / d t = -mu m(u) phi(t)/delta
-        return jnp.minimum(-m * jnp.exp(_log_phi(t) - value) * m_u, -1e-300)
+        return xp.minimum(-m * xp.exp(_log_phi(t) - value) * m_u, -1e-300)
 
     def step(state: Any) -> Any:
         count, t, _ = state
         value, m_u = _profile(m, t)
-        following = jnp.clip(t - (value - target) / slope_at(t, value, m_u), -m / 2, start)
-        return count + 1, following, jnp.abs(following - t) > 1e-15 * (m + jnp.abs(t))
+        following = xp.clip(t - (value - target) / slope_at(t, value, m_u), -m / 2, start)
+        return count + 1, following, xp.abs(following - t) > 1e-15 * (m + xp.abs(t))
 
     def moving(state: Any) -> Any:
         return state[2] & (state[0] < _NEWTON)
 
-    t = jax.lax.while_loop(moving, step, (np.int32(0), start, target < 0))[1]
+    t = xp.while_loop(moving, step, (xp.zeros_like(start), start, target < 0))[1]
     value, m_u = _profile(m, t)
     root = m * (t + m / 2)
     # In epsilon: what Newton left over, and the rounding of log delta, of mu and of the last steps.
-    left_over = jnp.abs(value - target) + _error(m, t, value, m_u)
-    slack = m * left_over / -slope_at(t, value, m_u) + _RELATIVE * (m * m + jnp.abs(m * t))
-    at_zero = log_delta(m, jnp.zeros_like(m))
-    upper = jnp.where(at_zero[1] <= target, 0.0, root + slack)
-    lower = jnp.where(at_zero[0] <= target, 0.0, root - slack)
-    lower, upper = jnp.maximum(lower, 0.0), jnp.maximum(upper, 0.0)
-    infinite = (mu == jnp.inf) | (log_delta_target == -jnp.inf)
-    ends = [jnp.where(mu == 0, 0.0, jnp.where(infinite, jnp.inf, end)) for end in (lower, upper)]
-    bad = jnp.isnan(mu) | (mu < 0) | ~(log_delta_target < 0)
-    return jnp.where(bad, jnp.nan, ends[0]), jnp.where(bad, jnp.nan, ends[1])
+    left_over = xp.abs(value - target) + _error(m, t, value, m_u)
+    slack = m * left_over / -slope_at(t, value, m_u) + _RELATIVE * (m * m + xp.abs(m * t))
+    at_zero = log_delta(m, xp.zeros_like(m))
+    upper = xp.where(at_zero[1] <= target, 0.0, root + slack)
+    lower = xp.where(at_zero[0] <= target, 0.0, root - slack)
+    lower, upper = xp.maximum(lower, 0.0), xp.maximum(upper, 0.0)
+    infinite = (mu == xp.inf) | (log_delta_target == -xp.inf)
+    ends = [xp.where(mu == 0, 0.0, xp.where(infinite, xp.inf, end)) for end in (lower, upper)]
+    bad = xp.isnan(mu) | (mu < 0) | ~(log_delta_target < 0)
+    return xp.where(bad, xp.nan, ends[0]), xp.where(bad, xp.nan, ends[1])
 
 
-@epsilon.defjvp
+@epsilon.traced.defjvp
 def _epsilon_jvp(primals: Any, tangents: Any) -> Any:
     mu, target = primals
     d_mu, d_target = tangents
@@ -152,45 +166,45 @@ def _epsilon_jvp(primals: Any, tangents: Any) -> Any:
     safe = _usable(mu)
     t = upper / safe - safe / 2
     # implicit: d log delta = (d_mu - m(u) d_epsilon) / (m(t) - m(u))
-    slope = (d_mu - jnp.exp(target - _log_phi(t)) * d_target) / _profile(safe, t)[1]
-    slope = jnp.where(upper > 0, slope, 0.0)
+    slope = (d_mu - xp.exp(target - _log_phi(t)) * d_target) / _profile(safe, t)[1]
+    slope = xp.where(upper > 0, slope, 0.0)
     return (lower, upper), (slope, slope)
 
 
 def quantile(log_alpha: Any) -> jax.Array:
     """Returns t >= 0 with log Phi(-t) = log_alpha, log_alpha <= log(1/2), to a few ulp."""
-    log_alpha = jnp.asarray(log_alpha, jnp.float64)
-    target = jnp.clip(log_alpha, -1e300, -math.log(2))
+    log_alpha = xp.asarray(log_alpha, xp.float64)
+    target = xp.clip(log_alpha, -1e300, -math.log(2))
 
     def step(_: Any, t: Any) -> Any:
         m = mills(t)[0]
-        return jnp.maximum(t + (_log_phi(t) + jnp.log(m) - target) * m, 0.0)
+        return xp.maximum(t + (_log_phi(t) + xp.log(m) - target) * m, 0.0)
 
-    return jax.lax.fori_loop(0, _NEWTON, step, jnp.sqrt(-2 * target))
+    return xp.loop(_NEWTON, step, xp.sqrt(-2 * target))
 
 
 def upper_quantile(alpha: Any) -> jax.Array:
     """Returns Phi^-1(1 - alpha) for alpha in (0, 1)."""
     high = alpha > 0.5
-    t = quantile(jnp.log(jnp.where(high, 1 - alpha, alpha)))
-    return jnp.where(high, -t, t)
+    t = quantile(xp.log(xp.where(high, 1 - alpha, alpha)))
+    return xp.where(high, -t, t)
 
 
 def beta(mu: Any, alpha: Any) -> tuple[jax.Array, jax.Array]:
     """Returns (lower, upper) around Phi(Phi^-1(1 - alpha) - mu), the trade-off function."""
     inside = (alpha > 0) & (alpha < 1)
-    z = upper_quantile(jnp.where(inside, alpha, 0.5))
-    x = jnp.where(mu < jnp.inf, z - mu, -jnp.inf)
-    m, _ = mills(jnp.abs(x))
-    tail = jnp.where(mu < jnp.inf, jnp.exp(_log_phi(x)) * m, 0.0)
-    value = jnp.where(x <= 0, tail, 1 - tail)
+    z = upper_quantile(xp.where(inside, alpha, 0.5))
+    x = xp.where(mu < xp.inf, z - mu, -xp.inf)
+    m, _ = mills(xp.abs(x))
+    tail = xp.where(mu < xp.inf, xp.exp(_log_phi(x)) * m, 0.0)
+    value = xp.where(x <= 0, tail, 1 - tail)
     # |d beta| <= phi(x) |dx|; log alpha is off by 1e-16 of itself, z by that over the hazard, about z.
-    moved = jnp.exp(_log_phi(x)) * _RELATIVE * (2 + jnp.abs(z) + mu)
-    slack = jnp.where(mu < jnp.inf, _RELATIVE * value + moved, 0.0)
-    lower, upper = jnp.maximum(value - slack, 0.0), jnp.minimum(value + slack, 1.0)
+    moved = xp.exp(_log_phi(x)) * _RELATIVE * (2 + xp.abs(z) + mu)
+    slack = xp.where(mu < xp.inf, _RELATIVE * value + moved, 0.0)
+    lower, upper = xp.maximum(value - slack, 0.0), xp.minimum(value + slack, 1.0)
     ends = [
-        jnp.where(alpha <= 0, jnp.where(mu < jnp.inf, 1.0, 0.0), jnp.where(alpha >= 1, 0.0, e))
+        xp.where(alpha <= 0, xp.where(mu < xp.inf, 1.0, 0.0), xp.where(alpha >= 1, 0.0, e))
         for e in (lower, upper)
     ]
-    bad = jnp.isnan(mu) | (mu < 0) | jnp.isnan(alpha)
-    return jnp.where(bad, jnp.nan, ends[0]), jnp.where(bad, jnp.nan, ends[1])
+    bad = xp.isnan(mu) | (mu < 0) | xp.isnan(alpha)
+    return xp.where(bad, xp.nan, ends[0]), xp.where(bad, xp.nan, ends[1])

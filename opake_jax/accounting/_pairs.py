@@ -17,9 +17,9 @@ import functools
 from typing import Any, NamedTuple, Protocol
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
-from opake_jax._numerics import logsumexp
+from opake_jax._numerics import logsumexp, xp
 
 __all__ = [
     "Atoms",
@@ -81,7 +81,7 @@ def pad_outward(
     log_mass: jax.Array, loss: jax.Array, log_mass_error: Any, loss_error: Any
 ) -> tuple[jax.Array, jax.Array]:
     """Returns rows [2, M] moved by their error bounds: row 0 up, row 1 down."""
-    side = jnp.array([[1.0], [-1.0]])
+    side = np.array([[1.0], [-1.0]])
     return log_mass + side * log_mass_error, loss + side * loss_error
 
 
@@ -101,27 +101,26 @@ class DiscretePair:
     def atoms(self, size: int, tails: Tails) -> Atoms:
         """Returns the points themselves, padded to `size`: exact on both sides but for rounding."""
         del tails
-        log_p = jnp.asarray(self.log_p, jnp.float64)
-        log_q = jnp.asarray(self.log_q, jnp.float64)
+        log_p = xp.asarray(self.log_p, xp.float64)
+        log_q = xp.asarray(self.log_q, xp.float64)
         (count,) = log_p.shape
         if count > size:
             raise ValueError(f"a discrete pair has at most {size} points, got {count}")
         # A NaN among the logs belongs to no branch: it stays, and the engine answers inf.
-        finite = ~((log_p == -jnp.inf) | (log_q == -jnp.inf))
-        loss = jnp.where(finite, log_p - log_q, 0.0)
-        mass = jnp.where(finite, log_p, -jnp.inf)
+        finite = ~((log_p == -xp.inf) | (log_q == -xp.inf))
+        loss = xp.where(finite, log_p - log_q, 0.0)
+        mass = xp.where(finite, log_p, -xp.inf)
         # Spread over the whole length: neighbours are gathered where only a rough idea is wanted.
-        place = jnp.arange(count) * (size // count)
-        mass = jnp.full(size, -jnp.inf).at[place].set(mass)
-        loss = jnp.zeros(size).at[place].set(loss)
-        scale = (
-            jnp.zeros(size).at[place].set(jnp.where(finite, jnp.abs(log_p) + jnp.abs(log_q), 0.0))
-        )
+        place = xp.arange(count) * (size // count)
+        mass = xp.set_at(xp.full(size, -xp.inf), place, mass)
+        loss = xp.set_at(xp.zeros(size), place, loss)
+        each = xp.where(finite, xp.abs(log_p) + xp.abs(log_q), 0.0)
+        scale = xp.set_at(xp.zeros(size), place, each)
         log_mass, loss = pad_outward(
-            jnp.stack([mass, mass]), jnp.stack([loss, loss]), 2 * ULP * (1 + scale), ULP * scale
+            xp.stack([mass, mass]), xp.stack([loss, loss]), 2 * ULP * (1 + scale), ULP * scale
         )
-        infinite = (log_q == -jnp.inf) & ~(log_p == -jnp.inf)
-        return Atoms(log_mass, loss, logsumexp(jnp.where(infinite, log_p, -jnp.inf)) + 8 * ULP)
+        infinite = (log_q == -xp.inf) & ~(log_p == -xp.inf)
+        return Atoms(log_mass, loss, logsumexp(xp.where(infinite, log_p, -xp.inf)) + 8 * ULP)
 
 
 @jax.tree_util.register_dataclass
@@ -146,21 +145,21 @@ class MixturePair:
     def atoms(self, size: int, tails: Tails) -> Atoms:
         """Returns the union of the branches' atoms."""
         share, rest = divmod(size, len(self.pairs))
-        log_weights = jnp.log(jnp.asarray(self.weights, jnp.float64))
+        log_weights = xp.log(xp.asarray(self.weights, xp.float64))
         parts = [
             pair.atoms(share + (rest if b == 0 else 0), tails) for b, pair in enumerate(self.pairs)
         ]
-        excess = jnp.array([[0.0], [1.0]]) * jnp.asarray(self.excess, jnp.float64)[:, None]
+        excess = np.array([[0.0], [1.0]]) * xp.asarray(self.excess, xp.float64)[:, None]
         log_mass = [
             part.log_mass + log_weights[b] - excess[0, :, b, None] for b, part in enumerate(parts)
         ]
-        log_infinity = jnp.stack(
+        log_infinity = xp.stack(
             [part.log_infinity + log_weights[b] for b, part in enumerate(parts)]
         )
         mass, loss = pad_outward(
-            jnp.concatenate(log_mass, 1),
-            jnp.concatenate([part.loss - excess[1, :, b, None] for b, part in enumerate(parts)], 1),
-            4 * ULP * (1 + jnp.max(jnp.where(log_weights > -jnp.inf, -log_weights, 0.0))),
+            xp.concatenate(log_mass, 1),
+            xp.concatenate([part.loss - excess[1, :, b, None] for b, part in enumerate(parts)], 1),
+            4 * ULP * (1 + xp.max(xp.where(log_weights > -xp.inf, -log_weights, 0.0))),
             0.0,
         )
         return Atoms(mass, loss, logsumexp(log_infinity) + 8 * ULP)

@@ -4,10 +4,10 @@ import dataclasses
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from opake_jax._checks import check_count, check_probability, is_traced
+from opake_jax._numerics import xp
 from opake_jax.accounting._gaussian_pairs import GaussianMixturePair
 from opake_jax.accounting._inner import check_inner, check_relation_of
 from opake_jax.accounting._pairs import dominating_pairs
@@ -40,24 +40,24 @@ class ParallelPoisson(Mechanism):
 
     def is_valid(self) -> Any:
         """Returns: the sample rate is a probability and the inner mechanism is valid."""
-        rate = jnp.asarray(self.sample_rate)
+        rate = xp.asarray(self.sample_rate)
         return (rate >= 0) & (rate <= 1) & self.inner.is_valid()
 
     def renyi(self, orders: Any) -> Any:
         """Returns the divergences of the mixture, the larger direction; inf where out of reach."""
         if self.relation is NeighboringRelation.REPLACE_ONE:
             return super().renyi(orders)
-        rate = jnp.asarray(self.sample_rate, jnp.float64)
-        sigma = jnp.asarray(self.inner.noise_multiplier, jnp.float64)
+        rate = xp.asarray(self.sample_rate, xp.float64)
+        sigma = xp.asarray(self.inner.noise_multiplier, xp.float64)
         probabilities = _appearances(rate, self.num_workers)
         excess = mixture_excess(
-            jnp.where(sigma > 0, sigma, 1.0),
+            xp.where(sigma > 0, sigma, 1.0),
             probabilities,
-            jnp.asarray(np.arange(1.0, self.num_workers + 1)),
+            xp.asarray(np.arange(1.0, self.num_workers + 1)),
             orders,
         )
-        value = divergence(jnp.where(rate > 0, excess, -jnp.inf), orders)
-        return jnp.where((sigma > 0) | (rate == 0), value, jnp.inf)
+        value = divergence(xp.where(rate > 0, excess, -xp.inf), orders)
+        return xp.where((sigma > 0) | (rate == 0), value, xp.inf)
 
     def grouped(self, size: int) -> Mechanism:
         """Returns how often any of a group's units is drawn: Bin(num_workers * size, q) times."""
@@ -68,13 +68,13 @@ class ParallelPoisson(Mechanism):
 
 def _appearances(rate: Any, workers: int) -> jax.Array:
     """Returns Pr[Bin(workers, rate) = k] for k = 1..workers, [workers]."""
-    rate = jnp.asarray(rate, jnp.float64)
+    rate = xp.asarray(rate, xp.float64)
     k = np.arange(1.0, workers + 1)
     choose = np.cumsum(np.log(workers + 1 - k) - np.log(k))
-    log_rate, log_rest = jnp.log(rate), jnp.log1p(-rate)
+    log_rate, log_rest = xp.log(rate), xp.log1p(-rate)
     # 0 log 0 is 0: at rate 1 every worker draws the unit.
-    rest = jnp.where(k < workers, (workers - k) * log_rest, 0.0)
-    return jnp.exp(choose + k * log_rate + rest)
+    rest = xp.where(k < workers, (workers - k) * log_rest, 0.0)
+    return xp.exp(choose + k * log_rate + rest)
 
 
 @dominating_pairs.register

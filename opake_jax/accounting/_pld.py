@@ -5,10 +5,10 @@ import math
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from opake_jax.accounting._evaluate import any_traced, evaluate_traced, float64_on_cpu
+from opake_jax._numerics import xp
+from opake_jax.accounting._evaluate import any_traced, evaluate_traced, quietly
 from opake_jax.accounting._pld_levels import Problem
 from opake_jax.accounting._pld_traced import beta_core, delta_core, epsilon_core
 
@@ -38,7 +38,7 @@ class PLD:
         if any_traced((parts, delta)):
             lower, upper = evaluate_traced(epsilon_core, (parts, delta), _OUT)
             return lower, upper
-        with float64_on_cpu():
+        with quietly():
             return Problem(parts).epsilon(math.log(delta), self._tight_epsilon)
 
     def _tight_epsilon(self, lower: float, upper: float) -> bool:
@@ -53,7 +53,7 @@ class PLD:
         def tight(lower: float, upper: float) -> bool:
             return upper == -math.inf or math.exp(lower - upper) >= 1 - self.rtol
 
-        with float64_on_cpu():
+        with quietly():
             low, high = Problem(parts).log_delta(float(epsilon), tight)
         return float(np.exp(low) * (1 - 4e-16)), min(float(np.exp(high) * (1 + 4e-16)), 1.0)
 
@@ -67,10 +67,10 @@ class PLD:
             def one(count: Any) -> Any:
                 return self.epsilon_bounds([(m, times * count) for m, times in parts], delta)
 
-            lower, upper = jax.vmap(one)(jnp.asarray(counts))
+            lower, upper = jax.vmap(one)(xp.asarray(counts))
             return lower, upper
         counts = np.asarray(counts, np.float64)
-        with float64_on_cpu():
+        with quietly():
             ends = Problem(parts).trajectory(counts, math.log(delta), self._tight_epsilon)
         return ends[0], ends[1]
 
@@ -87,5 +87,5 @@ class PLD:
         def tight(lower: float, upper: float) -> bool:
             return upper - lower <= 10 * self.rtol * upper
 
-        with float64_on_cpu():
+        with quietly():
             return Problem(parts).beta(float(alpha), tight)

@@ -40,9 +40,9 @@ positions) w_k; with m = |computed| + e_k >= |phi|, the T-th power m^T e^(iT arg
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
-from opake_jax._numerics import NUFFT_ERROR, logsumexp, nufft
+from opake_jax._numerics import NUFFT_ERROR, logsumexp, nufft, xp
 from opake_jax.accounting._pairs import ULP
 from opake_jax.accounting._pld_tilt import (
     Contour,
@@ -107,14 +107,14 @@ class Spectrum(NamedTuple):
 def _log_moment(steps: Steps, row: int, tilt: Any, side: float) -> jax.Array:
     """Returns sum_r T_r log E e^(tilt l_r) of a row, rounded to one side."""
     mass, shift = steps.log_mass[:, row], tilt * steps.loss[:, row]
-    size = jnp.where(mass > -jnp.inf, jnp.abs(mass), 0.0) + jnp.abs(shift)
+    size = xp.where(mass > -xp.inf, xp.abs(mass), 0.0) + xp.abs(shift)
     each = logsumexp(mass + shift + side * ULP * (8 + mass.shape[1] + 2 * size))
-    return steps.counts @ each + side * 8 * ULP * (steps.counts @ jnp.abs(each))
+    return steps.counts @ each + side * 8 * ULP * (steps.counts @ xp.abs(each))
 
 
 def _rounding_of_weights(steps: Steps, tilt: Any, weights: jax.Array) -> jax.Array:
     """Returns the summed absolute error of the tilted weights: [R, 2]."""
-    size = jnp.where(weights > 0, jnp.abs(steps.log_mass), 0.0) + 2 * jnp.abs(tilt * steps.loss)
+    size = xp.where(weights > 0, xp.abs(steps.log_mass), 0.0) + 2 * xp.abs(tilt * steps.loss)
     return ULP * (4 + (weights * (4 + 2 * size)).sum(2))
 
 
@@ -134,24 +134,24 @@ def step_spectrum(steps: Steps, tilt: Any, window: Any, frequencies: int) -> Ste
     """Returns the characteristic functions of the steps; the counts do not enter."""
     kinds, _, count = steps.loss.shape
     log_moment = logsumexp(steps.log_mass + tilt * steps.loss)
-    weights = jnp.exp(steps.log_mass + tilt * steps.loss - log_moment[:, :, None])
+    weights = xp.exp(steps.log_mass + tilt * steps.loss - log_moment[:, :, None])
     mean = (weights * steps.loss).sum(2)
     away = steps.loss - mean[:, :, None]
-    deviation = (weights * jnp.abs(away)).sum(2)
+    deviation = (weights * xp.abs(away)).sum(2)
     real, imag = nufft(
         weights.reshape(2 * kinds, count), (away / window).reshape(2 * kinds, count), frequencies
     )
-    w = (2 * jnp.pi / window) * jnp.arange(frequencies)
+    w = (2 * xp.pi / window) * xp.arange(frequencies)
     real, imag = real.reshape(kinds, 2, -1), imag.reshape(kinds, 2, -1)
     weight_error = _rounding_of_weights(steps, tilt, weights)
     step_error = (NUFFT_ERROR + weight_error)[:, :, None] + 4 * ULP * deviation[:, :, None] * w
-    modulus = jnp.sqrt(real * real + imag * imag) + step_error
+    modulus = xp.sqrt(real * real + imag * imag) + step_error
     return StepSpectrum(
         log_moment,
         mean,
         weight_error,
-        jnp.log(modulus),
-        jnp.arctan2(imag, real),
+        xp.log(modulus),
+        xp.arctan2(imag, real),
         2 * step_error / modulus,
         w,
     )
@@ -168,9 +168,9 @@ def compose(step: StepSpectrum, counts: Any, contour: Contour, sign: Any = 1.0) 
     tilt, window, w = contour.tilt, contour.window, step.frequency
     frequencies = w.shape[0]
     last = w[-1]
-    z2 = jnp.clip(-2 * jnp.log(_BAND * contour.size * jnp.pi * last), 9.0, 60.0)
+    z2 = xp.clip(-2 * xp.log(_BAND * contour.size * xp.pi * last), 9.0, 60.0)
     a = z2 / (last * last)
-    kappa = 2 * jnp.sqrt(2 * jnp.pi * a) * jnp.exp(a / 8) * jax.lax.erf(jnp.sqrt(a / 8))
+    kappa = 2 * xp.sqrt(2 * xp.pi * a) * xp.exp(a / 8) * xp.erf(xp.sqrt(a / 8))
     times = counts[:, None, None]
     power = (times * step.log_modulus).sum(0) - 0.5 * a * w * w
     relative = (times * step.relative).sum(0)
@@ -180,33 +180,31 @@ def compose(step: StepSpectrum, counts: Any, contour: Contour, sign: Any = 1.0) 
     down_real, down_imag = tilt * (tilt + 1) - w * w, w * (2 * tilt + 1)
     norm = down_real * down_real + down_imag * down_imag
     kernel_real = sign * down_real / norm
-    kernel_real = jnp.stack([kernel_real, kernel_real - sign * kappa / 2])
-    kernel_imag = jnp.broadcast_to(-sign * down_imag / norm, kernel_real.shape)
-    density = jnp.exp(power).at[:, 1:].multiply(2.0) / window
-    cosine, sine = density * jnp.cos(phase), density * jnp.sin(phase)
+    kernel_real = xp.stack([kernel_real, kernel_real - sign * kappa / 2])
+    kernel_imag = xp.broadcast_to(-sign * down_imag / norm, kernel_real.shape)
+    density = xp.exp(power) * np.where(np.arange(frequencies) > 0, 2.0, 1.0) / window
+    cosine, sine = density * xp.cos(phase), density * xp.sin(phase)
     # Two arrays, not one of both: each cosine is then computed once.
     shape = (2, frequencies // 64, 64)
     real = (cosine * kernel_real - sine * kernel_imag).reshape(shape)
     imag = (cosine * kernel_imag + sine * kernel_real).reshape(shape)
-    size = density * jnp.sqrt(kernel_real**2 + kernel_imag**2)
+    size = density * xp.sqrt(kernel_real**2 + kernel_imag**2)
     # The sums over k have two stages of 64 and N/64 terms.
-    rounding = relative + ULP * (64 + frequencies / 64 + 4 * jnp.abs(power))
+    rounding = relative + ULP * (64 + frequencies / 64 + 4 * xp.abs(power))
     slope = 8 * ULP * (size * w).sum(1)
-    grown = jnp.exp(jnp.minimum(counts @ step.weight_error, 50.0))
-    beyond = 1 / z2 + jnp.array([0.0, 1.0]) * kappa / (2 * a)
-    truncation = grown * jnp.exp(-z2 / 2) / (jnp.pi * last) * beyond
+    grown = xp.exp(xp.minimum(counts @ step.weight_error, 50.0))
+    beyond = 1 / z2 + np.array([0.0, 1.0]) * kappa / (2 * a)
+    truncation = grown * xp.exp(-z2 / 2) / (xp.pi * last) * beyond
     front = counts @ step.log_moment
     return Spectrum(
         log_front=front + 0.5 * a * tilt * (1 + tilt),
         real=real,
         imag=imag,
         frequency=w,
-        error=truncation + (size * rounding).sum(1) + slope * jnp.abs(centre - contour.centre),
+        error=truncation + (size * rounding).sum(1) + slope * xp.abs(centre - contour.centre),
         error_slope=slope,
-        shift=8 * ULP * (counts @ jnp.abs(step.mean) + jnp.abs(contour.centre)),
-        log_error=8
-        * ULP
-        * (1 + counts @ jnp.abs(step.log_moment) + jnp.abs(tilt * contour.centre)),
+        shift=8 * ULP * (counts @ xp.abs(step.mean) + xp.abs(contour.centre)),
+        log_error=8 * ULP * (1 + counts @ xp.abs(step.log_moment) + xp.abs(tilt * contour.centre)),
         smoothing=a,
     )
 
@@ -218,17 +216,17 @@ def integral(offset: jax.Array, spectrum: Spectrum) -> tuple[jax.Array, jax.Arra
     """
     outer = spectrum.real.shape[1]
     step = spectrum.frequency[1]
-    inner_index, outer_index = jnp.arange(64.0), 64 * jnp.arange(outer * 1.0)
+    inner_index, outer_index = xp.arange(64.0), 64 * xp.arange(outer * 1.0)
     inner_angle = offset[:, None] * (step * inner_index)
     outer_angle = offset[:, None] * (step * outer_index)
-    c, s = jnp.cos(inner_angle), jnp.sin(inner_angle)
-    basis = jnp.stack([c, s, inner_index * c, inner_index * s], -1)
-    re = jnp.einsum("rak,rkv->rav", spectrum.real, basis, precision="highest")
-    im = jnp.einsum("rak,rkv->rav", spectrum.imag, basis, precision="highest")
+    c, s = xp.cos(inner_angle), xp.sin(inner_angle)
+    basis = xp.stack([c, s, inner_index * c, inner_index * s], -1)
+    re = spectrum.real @ basis
+    im = spectrum.imag @ basis
     sum_re, sum_im = re[..., 0] + im[..., 1], im[..., 0] - re[..., 1]
     slope_im = im[..., 2] - re[..., 3]
     slope_re = re[..., 2] + im[..., 3]
-    c, s = jnp.cos(outer_angle), jnp.sin(outer_angle)
+    c, s = xp.cos(outer_angle), xp.sin(outer_angle)
     value = sum_re * c + sum_im * s
     # d/d offset of Re(C e^(-i w offset)) = w Im(C e^(-i w offset))
     value_im = sum_im * c - sum_re * s
@@ -260,14 +258,14 @@ def alias_of(epsilon: jax.Array, contour: Contour, tails: ChernoffTails) -> jax.
     """Returns the bound on the periodisation terms, tilt > 0."""
     tilt, window = contour.tilt, contour.window
     # c: where Chernoff's bound on the left tail has fallen to the contour's budget.
-    budget = jnp.log(1e-6 * contour.size)
+    budget = xp.log(1e-6 * contour.size)
     left_end = (budget - tails.log_left) / contour.left
-    c = jnp.maximum(window - jnp.maximum(epsilon - left_end, 0.0), 0.0)
-    left = jnp.exp(jnp.minimum(tails.log_left + contour.left * (epsilon - window + c), 0.0))
-    right = jnp.exp(jnp.minimum(tails.log_right - contour.right * (epsilon + window), 0.0))
-    wrapped = -jnp.expm1(-tilt * window)
-    most = 1 / (1 + tilt) + jnp.exp(-tilt * window) / wrapped
-    return most * (left + right) + jnp.exp(-tilt * c) / wrapped
+    c = xp.maximum(window - xp.maximum(epsilon - left_end, 0.0), 0.0)
+    left = xp.exp(xp.minimum(tails.log_left + contour.left * (epsilon - window + c), 0.0))
+    right = xp.exp(xp.minimum(tails.log_right - contour.right * (epsilon + window), 0.0))
+    wrapped = -xp.expm1(-tilt * window)
+    most = 1 / (1 + tilt) + xp.exp(-tilt * window) / wrapped
+    return most * (left + right) + xp.exp(-tilt * c) / wrapped
 
 
 def evaluate(
@@ -279,49 +277,49 @@ def evaluate(
     is what periodisation may have added; it is taken off the row that bounds from below.
     """
     value, slope = integral(offset, spectrum)
-    side = sign * jnp.array(SIDE)
-    error = spectrum.error + spectrum.error_slope * jnp.abs(offset)
-    value = value + side * error - jnp.where(side < 0, alias, 0.0)
+    side = sign * np.array(SIDE)
+    error = spectrum.error + spectrum.error_slope * xp.abs(offset)
+    value = value + side * error - xp.where(side < 0, alias, 0.0)
     holds = value > 1e-12 * contour.size
-    safe = jnp.where(holds, value, contour.size)
+    safe = xp.where(holds, value, contour.size)
     log_bound = (
         spectrum.log_front
         - contour.tilt * (contour.centre + offset)
-        + jnp.log(safe)
+        + xp.log(safe)
         + side * spectrum.log_error
     )
-    return log_bound, -contour.tilt + slope / safe, holds & jnp.isfinite(log_bound)
+    return log_bound, -contour.tilt + slope / safe, holds & xp.isfinite(log_bound)
 
 
 def log_infinite_delta(steps: Steps) -> jax.Array:
     """Returns the log of 1 - prod_r (1 - m_r)^T_r: the delta of infinite losses, rounded up."""
-    missing = jnp.exp(jnp.minimum(steps.log_infinity, 0.0))
-    total = steps.counts @ jnp.log1p(-missing)
+    missing = xp.exp(xp.minimum(steps.log_infinity, 0.0))
+    total = steps.counts @ xp.log1p(-missing)
     small = logsumexp(
-        steps.log_infinity + jnp.log(steps.counts)
+        steps.log_infinity + xp.log(steps.counts)
     )  # T m bounds it, and cannot underflow
-    exact = jnp.log(-jnp.expm1(jnp.where(small > -30.0, total, -1.0)))
-    return jnp.where(small > -30.0, exact, small) + 16 * ULP
+    exact = xp.log(-xp.expm1(xp.where(small > -30.0, total, -1.0)))
+    return xp.where(small > -30.0, exact, small) + 16 * ULP
 
 
 def _largest_epsilon(steps: Steps) -> jax.Array:
     """Returns an epsilon at which delta is that of the infinite losses alone."""
-    there = steps.log_mass[:, 0] > -jnp.inf
-    top = jnp.max(jnp.where(there, steps.loss[:, 0], -jnp.inf), 1)
-    total = steps.counts @ jnp.where(jnp.isnan(top), jnp.inf, top)
-    return total + 8 * ULP * jnp.abs(total)
+    there = steps.log_mass[:, 0] > -xp.inf
+    top = xp.max(xp.where(there, steps.loss[:, 0], -xp.inf), 1)
+    total = steps.counts @ xp.where(xp.isnan(top), xp.inf, top)
+    return total + 8 * ULP * xp.abs(total)
 
 
 def log_delta_on(
     steps: Steps, contour: Contour, epsilon: Any, frequencies: int
 ) -> tuple[jax.Array, jax.Array]:
     """Returns log delta of the upper row on a given contour and its slope in epsilon: differentiable."""
-    contour = jax.lax.stop_gradient(contour)
+    contour = xp.fixed(contour)
     spectrum = spectrum_of(steps, contour, frequencies)
-    offset = jnp.broadcast_to(epsilon - contour.centre, (2,))
+    offset = xp.broadcast_to(epsilon - contour.centre, (2,))
     value, slope = integral(offset, spectrum)
-    safe = jnp.where(value[0] > 0, value[0], jnp.nan)
-    log_delta = spectrum.log_front[0] - contour.tilt * epsilon + jnp.log(safe)
+    safe = xp.where(value[0] > 0, value[0], xp.nan)
+    log_delta = spectrum.log_front[0] - contour.tilt * epsilon + xp.log(safe)
     return log_delta, -contour.tilt + slope[0] / safe
 
 
@@ -343,76 +341,79 @@ def bounds_on(steps: Steps, query: Query, contour: Contour, spectrum: Spectrum) 
     moment = _log_moment(steps, 0, tilt, 1.0)
 
     # epsilon: the finite part of delta may be as large as delta less the infinite part.
-    share = jnp.exp(jnp.minimum(infinite - query.log_delta, 0.0))
-    room = query.log_delta + jnp.log1p(-share)
-    goal = jnp.stack([room, query.log_delta])
-    aim = goal - _AIM * jnp.array(SIDE)
+    share = xp.exp(xp.minimum(infinite - query.log_delta, 0.0))
+    room = query.log_delta + xp.log1p(-share)
+    goal = xp.stack([room, query.log_delta])
+    aim = goal - _AIM * np.array(SIDE)
     within = contour.spread * 1e6
 
-    def step(round_: Any, state: Any) -> Any:
-        x, low, high, _ = state
+    def step(state: Any) -> Any:
+        turn, x, low, high, _, _ = state
         alias = alias_of(contour.centre + x[1], contour, tails)
         value, slope, holds = evaluate(x, contour, spectrum, alias)
         # low: the largest offset where the bound is certainly above its goal; high: below. Row 0 needs the
         # latter, row 1 the former, to be certain.
         below = holds & (value <= goal)
         above = holds & (value >= goal)
-        low = jnp.where(above, jnp.maximum(low, x), low)
-        high = jnp.where(below, jnp.minimum(high, x), high)
-        newton = x - (value - aim) / jnp.where(slope < 0, slope, -tilt)
+        low = xp.where(above, xp.maximum(low, x), low)
+        high = xp.where(below, xp.minimum(high, x), high)
+        newton = x - (value - aim) / xp.where(slope < 0, slope, -tilt)
         inside = holds & (slope < 0) & (newton >= low) & (newton <= high)
-        middle = jnp.where(
-            jnp.isfinite(low + high),
+        middle = xp.where(
+            xp.isfinite(low + high),
             (low + high) / 2,
-            jnp.where(above, x + contour.spread, x - contour.spread),
+            xp.where(above, x + contour.spread, x - contour.spread),
         )
-        following = jnp.clip(jnp.where(inside, newton, middle), -within, within)
-        following = jnp.where(round_ == 0, 0.0, following)
-        found = jnp.where(holds, value, jnp.array([jnp.inf, -jnp.inf]))
-        return following, low, high, found
+        following = xp.clip(xp.where(inside, newton, middle), -within, within)
+        following = xp.where(turn == 0, 0.0, following)
+        found = xp.where(holds, value, np.array([np.inf, -np.inf]))
+        near = xp.all(
+            holds & (xp.abs(value - aim) <= _AIM)
+        )  # on the safe side of its goal, and close
+        return turn + 1, following, low, high, found, near
 
     # The first look is at epsilon 0, which may be all that is needed; the second at the centre. For delta at a
     # fixed epsilon one look is enough; the rounding of the centre is taken off beforehand.
-    start = jnp.where(query.solve, -contour.centre, -spectrum.shift * jnp.array(SIDE))
-    rounds = jnp.where(query.solve, 1 + _ROOT_STEPS, 1)
-    unknown = jnp.full(2, jnp.inf)
-    state = (start, -unknown, unknown, unknown)
-    _, low, high, found = jax.lax.fori_loop(0, rounds, step, state)
+    start = xp.where(query.solve, -contour.centre, -spectrum.shift * np.array(SIDE))
+    rounds = xp.where(query.solve, 1 + _ROOT_STEPS, 1)
+    unknown = np.full(2, np.inf)
+
+    def going(state: Any) -> Any:
+        return (state[0] < rounds) & ~state[5]
+
+    first = (xp.zeros_like(rounds), start, -unknown, unknown, unknown, xp.zeros_like(rounds) > 0)
+    _, _, low, high, found, _ = xp.while_loop(going, step, first)
     most = _largest_epsilon(steps)
-    slack = 8 * ULP * (1 + jnp.abs(moment) + jnp.abs(room)) / tilt
-    upper = jnp.nanmin(
-        jnp.stack(
-            [
-                _rounded_up(contour.centre + high[0] + spectrum.shift[0]),
-                _rounded_up(renyi_epsilon(tilt, moment, room) + slack),
-                most,
-            ]
-        )
+    slack = 8 * ULP * (1 + xp.abs(moment) + xp.abs(room)) / tilt
+    upper = xp.least(
+        _rounded_up(contour.centre + high[0] + spectrum.shift[0]),
+        _rounded_up(renyi_epsilon(tilt, moment, room) + slack),
+        most,
     )
-    upper = jnp.where(
-        infinite < query.log_delta, upper, jnp.where(infinite == query.log_delta, most, jnp.inf)
+    upper = xp.where(
+        infinite < query.log_delta, upper, xp.where(infinite == query.log_delta, most, xp.inf)
     )
     lower = contour.centre + low[1] - spectrum.shift[1]
-    lower = jnp.where(lower > 0, lower * (1 - 4 * ULP), 0.0)
+    lower = xp.where(lower > 0, lower * (1 - 4 * ULP), 0.0)
 
     # delta at epsilon
     chernoff = moment - tilt * query.epsilon + log_peak(tilt)
-    chernoff = chernoff + ULP * 16 * (jnp.abs(moment) + tilt * jnp.abs(query.epsilon))
-    finite_part = jnp.nanmin(jnp.stack([found[0], chernoff, jnp.zeros(())]))
-    finite_part = jnp.where(query.epsilon >= most, -jnp.inf, finite_part)
-    upper_delta = jnp.minimum(jnp.logaddexp(finite_part, infinite) + 8 * ULP, 0.0)
+    chernoff = chernoff + ULP * 16 * (xp.abs(moment) + tilt * xp.abs(query.epsilon))
+    finite_part = xp.least(found[0], chernoff, 0.0)
+    finite_part = xp.where(query.epsilon >= most, -xp.inf, finite_part)
+    upper_delta = xp.minimum(xp.logaddexp(finite_part, infinite) + 8 * ULP, 0.0)
 
-    epsilon = jnp.where(query.solve, contour.centre + high[0], query.epsilon)
-    log_delta = jnp.where(query.solve, room, found[0])
-    size = jnp.exp(log_delta - spectrum.log_front[0] + tilt * epsilon) / contour.size
+    epsilon = xp.where(query.solve, contour.centre + high[0], query.epsilon)
+    log_delta = xp.where(query.solve, room, found[0])
+    size = xp.exp(log_delta - spectrum.log_front[0] + tilt * epsilon) / contour.size
     return Bounds(
-        lower=jnp.where(query.solve, jnp.where(jnp.isnan(lower), 0.0, lower), found[1]),
-        upper=jnp.where(
-            query.solve, jnp.maximum(jnp.where(jnp.isnan(upper), jnp.inf, upper), 0.0), upper_delta
+        lower=xp.where(query.solve, xp.where(xp.isnan(lower), 0.0, lower), found[1]),
+        upper=xp.where(
+            query.solve, xp.maximum(xp.where(xp.isnan(upper), xp.inf, upper), 0.0), upper_delta
         ),
         size=size * query.size,
     )
 
 
 def _rounded_up(value: jax.Array) -> jax.Array:
-    return value + 4 * ULP * jnp.abs(value)
+    return value + 4 * ULP * xp.abs(value)

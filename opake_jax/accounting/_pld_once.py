@@ -12,7 +12,6 @@ log m + g by one of its size: each is moved by 8 + 4 (|log m| + |g|). In the sum
 import math
 from typing import Any
 
-import jax
 import numpy as np
 
 from opake_jax.accounting._pairs import ULP
@@ -25,11 +24,10 @@ _CLOSE = 1e-12  # of epsilon: where bisection ends, its error being added outwar
 _HALVINGS = 1100  # enough to pass the smallest number
 
 
-def answer_once(steps: Steps, direction: int, query: Query) -> Bounds:
+def answer_once(steps: Steps, query: Query) -> Bounds:
     """Returns the bounds that one direction of a single step gives; `size` says nothing."""
-    mass, loss, infinite = jax.device_get((steps.log_mass, steps.loss, steps.log_infinity))
-    rows = [(mass[direction, 0, r], loss[direction, 0, r]) for r in (0, 1)]
-    log_infinity = float(infinite[direction, 0])
+    rows = [(steps.log_mass[0, r], steps.loss[0, r]) for r in (0, 1)]
+    log_infinity = float(steps.log_infinity[0])
 
     def above(epsilon: float) -> float:
         finite = _log_delta(*rows[0], epsilon, SIDE[0])

@@ -9,10 +9,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from opake_jax._numerics import logsumexp
+from opake_jax._numerics import logsumexp, xp
 from opake_jax.accounting._pairs import Tails
 
 __all__ = [
@@ -79,7 +78,7 @@ class Contour(NamedTuple):
 
 def relative_tails(log_delta: Any, count: Any) -> Tails:
     """Returns where one of `count` steps is cut, for answers about this delta."""
-    spread = jnp.log(count)
+    spread = xp.log(count)
     return Tails(log_delta + math.log(_HIGH) - spread, math.log(_LOW) - spread)
 
 
@@ -95,20 +94,20 @@ class Rough(NamedTuple):
         """Returns K, K', K'' of the composed loss, K = log E e^(tilt L), at each tilt."""
         v = self.mass + tilts[:, None, None] * self.loss
         top = v.max(2, keepdims=True)
-        e = jnp.exp(v - top)
+        e = xp.exp(v - top)
         z = e.sum(2)
         mean = (e * self.loss).sum(2) / z
-        variance = jnp.maximum((e * self.loss * self.loss).sum(2) / z - mean * mean, 0.0)
-        value = top[:, :, 0] + jnp.log(z)
+        variance = xp.maximum((e * self.loss * self.loss).sum(2) / z - mean * mean, 0.0)
+        value = top[:, :, 0] + xp.log(z)
         return value @ self.counts, mean @ self.counts, variance @ self.counts
 
     def spread_at(self, tilt: jax.Array) -> jax.Array:
         """Returns the standard deviation of the tilted composed loss."""
         v = self.mass + tilt * self.loss
-        w = jnp.exp(v - logsumexp(v)[:, None])
+        w = xp.exp(v - logsumexp(v)[:, None])
         mean = (w * self.loss).sum(1, keepdims=True)
-        spread = jnp.sqrt((w * (self.loss - mean) ** 2).sum(1) @ self.counts)
-        return jnp.maximum(spread, 1e-6 * self.spread)
+        spread = xp.sqrt((w * (self.loss - mean) ** 2).sum(1) @ self.counts)
+        return xp.maximum(spread, 1e-6 * self.spread)
 
 
 def roughen(steps: Steps) -> Rough:
@@ -118,17 +117,17 @@ def roughen(steps: Steps) -> Rough:
     each = count // groups
     mass = steps.log_mass[:, 1, : groups * each].reshape(kinds, groups, each)
     loss = steps.loss[:, 1, : groups * each].reshape(kinds, groups, each)
-    top = jnp.max(mass, 2, keepdims=True)
-    top = jnp.where(jnp.isfinite(top), top, 0.0)
-    weight = jnp.exp(mass - top)
+    top = xp.max(mass, 2, keepdims=True)
+    top = xp.where(xp.isfinite(top), top, 0.0)
+    weight = xp.exp(mass - top)
     total = weight.sum(2)
-    mean = (weight * loss).sum(2) / jnp.where(total > 0, total, 1.0)
-    p = total * jnp.exp(top[:, :, 0])
+    mean = (weight * loss).sum(2) / xp.where(total > 0, total, 1.0)
+    p = total * xp.exp(top[:, :, 0])
     middle = (p * mean).sum(1, keepdims=True)
     variance = (p * (mean - middle) ** 2).sum(1) @ steps.counts
-    floor = 1e-5 * ((p * jnp.abs(mean)).sum(1) @ steps.counts)
+    floor = 1e-5 * ((p * xp.abs(mean)).sum(1) @ steps.counts)
     return Rough(
-        jnp.log(total) + top[:, :, 0], mean, steps.counts, jnp.sqrt(variance + floor * floor)
+        xp.log(total) + top[:, :, 0], mean, steps.counts, xp.sqrt(variance + floor * floor)
     )
 
 
@@ -143,7 +142,7 @@ def renyi_epsilon(tilt: Any, cumulant: Any, log_delta: Any) -> Any:
 
 def log_peak(tilt: Any) -> Any:
     """Returns log of the maximum over u of e^(-tilt u) (1 - e^-u)_+."""
-    return -tilt * jnp.log1p(1 / tilt) - jnp.log1p(tilt)
+    return -tilt * xp.log1p(1 / tilt) - xp.log1p(tilt)
 
 
 def pick_tilt(rough: Rough, goal: Callable[..., Any]) -> tuple[Any, Any, Any, Any]:
@@ -159,13 +158,13 @@ def pick_tilt(rough: Rough, goal: Callable[..., Any]) -> tuple[Any, Any, Any, An
         value, mean, variance = rough.cumulants(tilts)
         goals = goal(tilts, value, variance)
         short = (tilts * tilts * variance < 1.0) & (tilts * rough.spread < 4.0)
-        good = jnp.cumprod((mean <= goals) | short)
-        index = jnp.clip(good.sum().astype(jnp.int32) - 1, 0, tilts.shape[0] - 2)
+        good = xp.cumprod((mean <= goals) | short)
+        index = xp.clip(good.sum().astype(xp.int32) - 1, 0, tilts.shape[0] - 2)
         return index, (value, mean, goals)
 
-    grid = jnp.asarray(np.geomspace(0.003, 3e3, 64)) / rough.spread
+    grid = xp.asarray(np.geomspace(0.003, 3e3, 64)) / rough.spread
     index, _ = pick(grid)
-    fine = grid[index] * (grid[index + 1] / grid[index]) ** jnp.linspace(0.0, 1.0, 16)
+    fine = grid[index] * (grid[index + 1] / grid[index]) ** xp.linspace(0.0, 1.0, 16)
     index, (values, means, goals) = pick(fine)
     return fine[index], values[index], means[index], goals[index]
 
@@ -174,14 +173,14 @@ def window_ends(
     rough: Rough, tilt: Any, spread: Any, value: Any, log_alias: Any
 ) -> tuple[Any, Any, Any, Any]:
     """Returns (right, left) ends beyond which the tilted law has less than e^log_alias, and their extra tilts."""
-    extra = jnp.asarray(np.geomspace(0.5, 60.0, 20)) / spread
-    both, _, _ = rough.cumulants(jnp.concatenate([tilt + extra, tilt - extra]))
+    extra = xp.asarray(np.geomspace(0.5, 60.0, 20)) / spread
+    both, _, _ = rough.cumulants(xp.concatenate([tilt + extra, tilt - extra]))
     rights = (both[:20] - value - log_alias) / extra
     lefts = -(both[20:] - value - log_alias) / extra
     right, left = rights.min(), lefts.max()
     # (argmin lowers to 32-bit constants in a program whose x64 flag is off.)
-    right_tilt = jnp.max(jnp.where(rights <= right, extra, 0.0))
-    left_tilt = jnp.max(jnp.where(lefts >= left, extra, 0.0))
+    right_tilt = xp.max(xp.where(rights <= right, extra, 0.0))
+    left_tilt = xp.max(xp.where(lefts >= left, extra, 0.0))
     return right, left, right_tilt, left_tilt
 
 
@@ -191,18 +190,18 @@ def choose_contour(steps: Steps, query: Query) -> Contour:
     log_delta, solve = query.log_delta, query.solve
 
     def goal(tilts: Any, value: Any, variance: Any) -> Any:
-        shape = 0.5 * jnp.log(2 * jnp.pi * variance + 1e-300) + jnp.log(tilts * (1 + tilts))
+        shape = 0.5 * xp.log(2 * xp.pi * variance + 1e-300) + xp.log(tilts * (1 + tilts))
         saddle = (value - log_delta - shape) / tilts
-        found = jnp.minimum(renyi_epsilon(tilts, value, log_delta), saddle)
-        return jnp.where(solve, found, query.epsilon)
+        found = xp.minimum(renyi_epsilon(tilts, value, log_delta), saddle)
+        return xp.where(solve, found, query.epsilon)
 
     tilt, value, mean, end = pick_tilt(rough, goal)
     spread = rough.spread_at(tilt)
     size = expected_size(tilt, spread) * query.size
-    log_alias = jnp.log(_ALIAS * size)
+    log_alias = xp.log(_ALIAS * size)
     centre = _centre(query, tilt, value, mean, spread, size, end)
     right, left, right_tilt, left_tilt = window_ends(rough, tilt, spread, value, log_alias)
-    reach = jnp.maximum(right - centre, centre - left - log_alias / tilt)
+    reach = xp.maximum(right - centre, centre - left - log_alias / tilt)
     return Contour(tilt, spread, 1.03 * reach, centre, size, right_tilt, left_tilt)
 
 
@@ -210,8 +209,8 @@ def _centre(
     query: Query, tilt: Any, value: Any, mean: Any, spread: Any, size: Any, end: Any
 ) -> Any:
     """Returns where delta is expected to be what is asked for; or the epsilon that is asked about."""
-    solved = (value - query.log_delta + jnp.log(size)) / tilt
-    return jnp.where(query.solve, jnp.clip(solved, mean - spread, end), query.epsilon)
+    solved = (value - query.log_delta + xp.log(size)) / tilt
+    return xp.where(query.solve, xp.clip(solved, mean - spread, end), query.epsilon)
 
 
 def follow_contour(contour: Contour, steps: Steps, query: Query) -> Contour:
@@ -221,9 +220,7 @@ def follow_contour(contour: Contour, steps: Steps, query: Query) -> Contour:
     spread = rough.spread_at(contour.tilt)
     size = expected_size(contour.tilt, spread) * query.size
     end = renyi_epsilon(contour.tilt, value, query.log_delta)
-    centre = _centre(
-        query, contour.tilt, value, mean, spread, size, jnp.maximum(end, mean - spread)
-    )
+    centre = _centre(query, contour.tilt, value, mean, spread, size, xp.maximum(end, mean - spread))
     return contour._replace(spread=spread, size=size, centre=centre)
 
 
@@ -231,12 +228,12 @@ def expected_size(tilt: Any, spread: Any) -> Any:
     """Returns about what the inversion integral will be, tilt > 0."""
     size = 1 / (math.sqrt(2 * math.pi) * spread * tilt * (1 + tilt))
     # A heavy one-step tail: the answer lies between two humps of the tilted sum.
-    return jnp.minimum(size, 0.3 / (1 + tilt)) * jnp.minimum(1.0, (6 / (tilt * spread)) ** 3)
+    return xp.minimum(size, 0.3 / (1 + tilt)) * xp.minimum(1.0, (6 / (tilt * spread)) ** 3)
 
 
 def rough_log_delta(steps: Steps, epsilon: Any) -> jax.Array:
     """Returns a rough log delta at epsilon, from which tails are cut."""
     contour = choose_contour(steps, Query(-1.0, epsilon, False, 1.0))
     each = logsumexp(steps.log_mass[:, 1] + contour.tilt * steps.loss[:, 1])
-    value = steps.counts @ each - contour.tilt * epsilon + jnp.log(contour.size)
-    return jnp.clip(jnp.where(jnp.isnan(value), 0.0, value), -1400.0, 0.0)
+    value = steps.counts @ each - contour.tilt * epsilon + xp.log(contour.size)
+    return xp.clip(xp.where(xp.isnan(value), 0.0, value), -1400.0, 0.0)

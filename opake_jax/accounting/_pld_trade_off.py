@@ -18,9 +18,9 @@ import math
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
-from opake_jax._numerics import log1mexp, logsumexp
+from opake_jax._numerics import log1mexp, logsumexp, xp
 from opake_jax.accounting._pairs import ULP
 from opake_jax.accounting._pld_fourier import (
     alias_of,
@@ -68,46 +68,44 @@ def _line(steps: Steps, log_alpha: Any, points: Any, search: Any) -> _Line:
 
     def goal(tilts: Any, value: Any, variance: Any) -> Any:
         del variance
-        return jnp.where(search, (value - log_alpha) / (1 + tilts), jnp.abs(points[1]))
+        return xp.where(search, (value - log_alpha) / (1 + tilts), xp.abs(points[1]))
 
     tilt, value, _, end = pick_tilt(rough, goal)
     size = expected_size(tilt, rough.spread_at(tilt))
-    small = value - tilt * end + jnp.log(size) < math.log(0.3)  # delta is small there
-    complement = ~small & (rough.spread_at(jnp.asarray(-0.5)) > _WIDE)
+    small = value - tilt * end + xp.log(size) < math.log(0.3)  # delta is small there
+    complement = ~small & (rough.spread_at(xp.asarray(-0.5)) > _WIDE)
     # delta itself, near epsilon 0: a tilt that makes e^(-tilt u) short enough for the window.
-    tilt = jnp.where(small, tilt, jnp.maximum(tilt, 1.5 / rough.spread))
-    tilt = jnp.where(complement, -0.5, tilt)
+    tilt = xp.where(small, tilt, xp.maximum(tilt, 1.5 / rough.spread))
+    tilt = xp.where(complement, -0.5, tilt)
     value, mean, _ = (found[0] for found in rough.cumulants(tilt[None]))
     spread = rough.spread_at(tilt)
     # At tilt -1/2 the transform at 0 is 4.
-    whole = jnp.minimum(4 / (math.sqrt(2 * math.pi) * spread), 1.0)
-    size = jnp.where(complement, whole, expected_size(jnp.abs(tilt), spread))
-    log_alias = jnp.log(_ALIAS * size)
-    start = jnp.where(complement, jnp.maximum(mean, 0.0), end)
-    centre = jnp.where(search, start, jnp.abs(points[1]))
+    whole = xp.minimum(4 / (math.sqrt(2 * math.pi) * spread), 1.0)
+    size = xp.where(complement, whole, expected_size(xp.abs(tilt), spread))
+    log_alias = xp.log(_ALIAS * size)
+    start = xp.where(complement, xp.maximum(mean, 0.0), end)
+    centre = xp.where(search, start, xp.abs(points[1]))
     right, left, right_tilt, left_tilt = window_ends(rough, tilt, spread, value, log_alias)
-    decayed = -log_alias / jnp.abs(tilt)
-    reach = jnp.maximum(
-        right - centre + jnp.where(complement, decayed, 0.0), centre - left + decayed
-    )
+    decayed = -log_alias / xp.abs(tilt)
+    reach = xp.maximum(right - centre + xp.where(complement, decayed, 0.0), centre - left + decayed)
     window = 1.03 * (reach + 3 * spread)  # the search may move this far
     contour = Contour(tilt, spread, window, centre, size, right_tilt, left_tilt)
-    return _Line(contour, jnp.where(complement, -1.0, 1.0))
+    return _Line(contour, xp.where(complement, -1.0, 1.0))
 
 
 def _complement_alias(epsilon: Any, contour: Contour, tails: Any) -> jax.Array:
     """Returns the bound on the periodisation terms of 1 - delta, tilt in (-1, 0)."""
-    decay = jnp.minimum(-contour.tilt, 1 + contour.tilt)
-    budget = jnp.log(_ALIAS * contour.size)
+    decay = xp.minimum(-contour.tilt, 1 + contour.tilt)
+    budget = xp.log(_ALIAS * contour.size)
     right_end = (tails.log_right - budget) / contour.right
     left_end = (budget - tails.log_left) / contour.left
-    c = contour.window - jnp.maximum(right_end - epsilon, epsilon - left_end)
-    c = jnp.maximum(c, 0.0)
+    c = contour.window - xp.maximum(right_end - epsilon, epsilon - left_end)
+    c = xp.maximum(c, 0.0)
     edge = contour.window - c
-    right = jnp.exp(jnp.minimum(tails.log_right - contour.right * (epsilon + edge), 0.0))
-    left = jnp.exp(jnp.minimum(tails.log_left + contour.left * (epsilon - edge), 0.0))
-    wrapped = -jnp.expm1(-decay * contour.window)
-    return 2 * (right + left + jnp.exp(-decay * c)) / wrapped
+    right = xp.exp(xp.minimum(tails.log_right - contour.right * (epsilon + edge), 0.0))
+    left = xp.exp(xp.minimum(tails.log_left + contour.left * (epsilon - edge), 0.0))
+    wrapped = -xp.expm1(-decay * contour.window)
+    return 2 * (right + left + xp.exp(-decay * c)) / wrapped
 
 
 def _excess(steps: Steps) -> tuple[jax.Array, jax.Array]:
@@ -116,10 +114,10 @@ def _excess(steps: Steps) -> tuple[jax.Array, jax.Array]:
     Padded masses make delta larger, which is right, but also E min(1, e^(eps-L)), which is not; the
     composed difference is at most (1 + over)^T - 1. Missing mass adds at most itself to 1 - delta.
     """
-    total = logsumexp(jnp.concatenate([steps.log_mass[:, 0], steps.log_infinity[:, None]], 1))
-    over = jnp.expm1(steps.counts @ (jnp.maximum(total, 0.0) + steps.loss.shape[2] * ULP))
+    total = logsumexp(xp.concatenate([steps.log_mass[:, 0], steps.log_infinity[:, None]], 1))
+    over = xp.expm1(steps.counts @ (xp.maximum(total, 0.0) + steps.loss.shape[2] * ULP))
     held = logsumexp(steps.log_mass[:, 1])
-    missing = -jnp.expm1(steps.counts @ (jnp.minimum(held, 0.0) - steps.loss.shape[2] * ULP))
+    missing = -xp.expm1(steps.counts @ (xp.minimum(held, 0.0) - steps.loss.shape[2] * ULP))
     return over, missing
 
 
@@ -136,70 +134,66 @@ def _look(
     contour, sign = line
     spectrum = spectrum_of(steps, contour, frequencies, sign)
     tails = [chernoff_tails(steps, row, contour, spectrum.smoothing) for row in (0, 1)]
-    lowest = jax.tree.map(lambda a, b: jnp.where(sign < 0, a, b), *tails)
+    lowest = jax.tree.map(lambda a, b: xp.where(sign < 0, a, b), *tails)
     infinite = log_infinite_delta(steps)
     over, missing = _excess(steps)
 
     def alias(epsilon: Any) -> jax.Array:
         plain = alias_of(epsilon, contour, lowest)
-        return jnp.where(sign < 0, _complement_alias(epsilon, contour, lowest), plain)
+        return xp.where(sign < 0, _complement_alias(epsilon, contour, lowest), plain)
 
     def bounds(epsilon: jax.Array) -> tuple[jax.Array, jax.Array]:
-        offset = epsilon - contour.centre - spectrum.shift * jnp.array([1.0, -1.0])
+        offset = epsilon - contour.centre - spectrum.shift * np.array([1.0, -1.0])
         value, _, holds = evaluate(offset, contour, spectrum, alias(epsilon), sign)
         # 1 - delta from delta
-        largest = jnp.logaddexp(value[0], infinite) + 4 * ULP
-        down = jnp.where(
-            holds[0] & (largest < 0), log1mexp(jnp.minimum(largest, -1e-300)), -jnp.inf
-        )
-        up = jnp.where(holds[1] & (value[1] < 0), log1mexp(jnp.minimum(value[1], -1e-300)), 0.0)
+        largest = xp.logaddexp(value[0], infinite) + 4 * ULP
+        down = xp.where(holds[0] & (largest < 0), log1mexp(xp.minimum(largest, -1e-300)), -xp.inf)
+        up = xp.where(holds[1] & (value[1] < 0), log1mexp(xp.minimum(value[1], -1e-300)), 0.0)
         # 1 - delta itself
-        direct_down = jnp.exp(value[0]) * (1 - 8 * ULP) - over
-        direct_down = jnp.where(holds[0] & (direct_down > 0), direct_down, 0.0)
-        direct_up = jnp.minimum(jnp.exp(value[1]) * (1 + 8 * ULP) + missing, 1.0)
-        direct_up = jnp.where(holds[1], direct_up, 1.0)
+        direct_down = xp.exp(value[0]) * (1 - 8 * ULP) - over
+        direct_down = xp.where(holds[0] & (direct_down > 0), direct_down, 0.0)
+        direct_up = xp.minimum(xp.exp(value[1]) * (1 + 8 * ULP) + missing, 1.0)
+        direct_up = xp.where(holds[1], direct_up, 1.0)
         return (
-            jnp.where(sign < 0, _log(direct_down), down),
-            jnp.where(sign < 0, jnp.log(direct_up), up),
+            xp.where(sign < 0, _log(direct_down), down),
+            xp.where(sign < 0, xp.log(direct_up), up),
         )
 
     def profile(epsilon: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Q(L > epsilon) and P(L <= epsilon), roughly, of the upper row."""
-        offset = jnp.broadcast_to(epsilon - contour.centre, (2,))
+        offset = xp.broadcast_to(epsilon - contour.centre, (2,))
         value, slope = integral(offset, spectrum)
-        front = jnp.exp(spectrum.log_front[0] - contour.tilt * epsilon)
+        front = xp.exp(spectrum.log_front[0] - contour.tilt * epsilon)
         amount = front * value[0]
         change = front * (slope[0] - contour.tilt * value[0])
-        delta = jnp.where(sign < 0, 1 - amount, amount)
+        delta = xp.where(sign < 0, 1 - amount, amount)
         delta_slope = sign * change
-        return -delta_slope * jnp.exp(-epsilon), jnp.where(
-            sign < 0, amount, 1 - delta
-        ) + delta_slope
+        return -delta_slope * xp.exp(-epsilon), xp.where(sign < 0, amount, 1 - delta) + delta_slope
 
-    alpha = jnp.exp(log_alpha)
-    q0, p0 = profile(jnp.zeros(()))
+    alpha = xp.exp(log_alpha)
+    q0, p0 = profile(xp.zeros(()))
     forwards = alpha < q0
     backwards = ~forwards & (alpha > p0)
-    far = jnp.maximum(contour.centre, 0.0) + 6 * contour.spread
+    far = xp.maximum(contour.centre, 0.0) + 6 * contour.spread
 
     def halve(_: Any, ends: Any) -> Any:
         low, high = ends
         middle = (low + high) / 2
         q, p = profile(middle)
-        right = jnp.where(forwards, q > alpha, p < alpha)
-        return jnp.where(right, middle, low), jnp.where(right, high, middle)
+        right = xp.where(forwards, q > alpha, p < alpha)
+        return xp.where(right, middle, low), xp.where(right, high, middle)
 
-    rounds = jnp.where(search, _BISECTIONS, 0)
-    low, high = jax.lax.fori_loop(0, rounds, halve, (jnp.zeros(()), far))
-    best = jnp.where(forwards, 1.0, jnp.where(backwards, -1.0, 0.0)) * (low + high) / 2
-    found = best + _APART * contour.spread * jnp.array([-1.0, 0.0, 1.0])
-    points = jnp.where(search, found, points)
-    lower, upper = jax.lax.map(bounds, jnp.abs(points))
+    rounds = xp.where(search, _BISECTIONS, 0)
+    low, high = xp.loop(rounds, halve, (xp.zeros(()), far))
+    best = xp.where(forwards, 1.0, xp.where(backwards, -1.0, 0.0)) * (low + high) / 2
+    found = best + _APART * contour.spread * np.array([-1.0, 0.0, 1.0])
+    points = xp.where(search, found, points)
+    lower, upper = xp.map_over(bounds, xp.abs(points))
     return points, lower, upper, line
 
 
 def _log(x: jax.Array) -> jax.Array:
-    return jnp.where(x > 0, jnp.log(jnp.where(x > 0, x, 1.0)), -jnp.inf)
+    return xp.where(x > 0, xp.log(xp.where(x > 0, x, 1.0)), -xp.inf)
 
 
 def _combine(alpha: Any, points: Any, lower: Any, upper: Any) -> tuple[Any, Any]:
@@ -209,21 +203,21 @@ def _combine(alpha: Any, points: Any, lower: Any, upper: Any) -> tuple[Any, Any]
       points: [3], increasing.
       lower, upper: [3], bounds on log(1 - delta), the least over the directions.
     """
-    a = jnp.exp(points)
+    a = xp.exp(points)
     forwards = points >= 0
 
     def gain(log_rest: Any, side: float) -> Any:
-        rest = jnp.exp(log_rest)
-        value = jnp.where(forwards, rest - a * alpha, a * (rest - alpha))
-        size = jnp.where(forwards, rest + a * alpha, a * (rest + alpha))
-        return value + side * 8 * ULP * (1 + jnp.abs(points)) * size
+        rest = xp.exp(log_rest)
+        value = xp.where(forwards, rest - a * alpha, a * (rest - alpha))
+        size = xp.where(forwards, rest + a * alpha, a * (rest + alpha))
+        return value + side * 8 * ULP * (1 + xp.abs(points)) * size
 
     low, up = gain(lower, -1.0), gain(upper, 1.0)
     peak = (low[1] >= up[0]) & (low[1] >= up[2])
     to_left = (a[1] - a[0]) / (a[2] - a[1]) * (up[1] - low[2])
     to_right = (a[2] - a[1]) / (a[1] - a[0]) * (up[1] - low[0])
-    most = up[1] + jnp.maximum(to_left, to_right) * (1 + 1e-12)
-    return jnp.maximum(jnp.max(low), 0.0), jnp.where(peak, most, 1.0)
+    most = up[1] + xp.maximum(to_left, to_right) * (1 + 1e-12)
+    return xp.maximum(xp.max(low), 0.0), xp.where(peak, most, 1.0)
 
 
 def beta_bounds(steps: Steps, first: Any, alpha: Any, frequencies: int) -> tuple[Any, Any, Binding]:
@@ -233,28 +227,28 @@ def beta_bounds(steps: Steps, first: Any, alpha: Any, frequencies: int) -> tuple
       steps: both directions, one leading axis more.
       first: the direction (0 or 1) that chooses the points; the other one is evaluated there.
     """
-    log_alpha = jnp.log(alpha)
+    log_alpha = xp.log(alpha)
 
     def one(points: Any, turn: Any) -> Any:
-        direction = jnp.where(turn == 0, first, 1 - first)
+        direction = xp.where(turn == 0, first, 1 - first)
         chosen = jax.tree.map(lambda leaf: leaf[direction], steps)
         points, *found = _look(chosen, log_alpha, points, turn == 0, frequencies)
         return points, (direction, *found)
 
-    points, (directions, lower, upper, lines) = jax.lax.scan(one, jnp.zeros(3), jnp.arange(2))
+    points, (directions, lower, upper, lines) = xp.scan(one, xp.zeros(3), xp.arange(2))
     low, up = _combine(alpha, points, lower.min(0), upper.min(0))
     # The first direction alone is no smaller than the minimum of both.
     _, alone = _combine(alpha, points, lower[0], upper[0])
-    turn = jnp.where(lower[1, 1] < lower[0, 1], 1, 0)
+    turn = xp.where(lower[1, 1] < lower[0, 1], 1, 0)
     line = jax.tree.map(lambda leaf: leaf[turn], lines)
-    upper_end = jnp.minimum(jnp.minimum(up, alone), 1 - alpha)
+    upper_end = xp.minimum(xp.minimum(up, alone), 1 - alpha)
     return low, upper_end, Binding(points[1], directions[turn], line)
 
 
 def rest_on(steps: Steps, line: _Line, epsilon: Any, frequencies: int) -> jax.Array:
     """Returns 1 - delta of one direction's upper row, uncertified: what is differentiated."""
-    contour, sign = jax.lax.stop_gradient(line)
+    contour, sign = xp.fixed(line)
     spectrum = spectrum_of(steps, contour, frequencies, sign)
-    value, _ = integral(jnp.broadcast_to(epsilon - contour.centre, (2,)), spectrum)
-    amount = jnp.exp(spectrum.log_front[0] - contour.tilt * epsilon) * value[0]
-    return jnp.where(sign < 0, amount, 1 - amount)
+    value, _ = integral(xp.broadcast_to(epsilon - contour.centre, (2,)), spectrum)
+    amount = xp.exp(spectrum.log_front[0] - contour.tilt * epsilon) * value[0]
+    return xp.where(sign < 0, amount, 1 - amount)

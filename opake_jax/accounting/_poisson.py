@@ -4,9 +4,9 @@ import dataclasses
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from opake_jax._checks import check_probability, is_traced, require
+from opake_jax._numerics import xp
 from opake_jax.accounting._gaussian import Gaussian
 from opake_jax.accounting._gaussian_pairs import GaussianMixturePair
 from opake_jax.accounting._inner import check_inner, check_relation_of
@@ -41,7 +41,7 @@ class Poisson(Mechanism):
 
     def is_valid(self) -> Any:
         """Returns: the sample rate is a probability and the inner mechanism is valid."""
-        rate = jnp.asarray(self.sample_rate)
+        rate = xp.asarray(self.sample_rate)
         return (rate >= 0) & (rate <= 1) & self.inner.is_valid()
 
     def renyi(self, orders: Any) -> Any:

@@ -14,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from opake_jax._checks import check_count, check_probability, check_real, is_traced
+from opake_jax._numerics import xp
 from opake_jax.accounting import _discrete, _mu_gdp
-from opake_jax.accounting._evaluate import any_traced, evaluate_traced, float64_on_cpu
+from opake_jax.accounting._evaluate import any_traced, evaluate_traced, quietly
 from opake_jax.accounting._pld import PLD
 from opake_jax.accounting._rounding import outward
 from opake_jax.accounting._trade_off import (
@@ -254,7 +255,7 @@ def _epsilon(parts: Any, delta: Any, accountant: Any) -> Bounds:
     if delta == 0 or not known.parts:
         return known.largest_loss, known.largest_loss
     if _all_gaussian(known.parts, accountant):
-        ends = _run(_GAUSSIAN_EPSILON, known.mu, math.log(delta))
+        ends = _run(_mu_gdp.epsilon, known.mu, math.log(delta))
     elif (law := _law(known, accountant)) is not None:
         ends = _discrete.epsilon_of(law, known.infinite_mass, delta)
     else:
@@ -277,7 +278,7 @@ def _delta(parts: Any, epsilon: Any, accountant: Any) -> Bounds:
     if epsilon >= known.largest_loss or known.infinite_mass == 1:
         return known.infinite_mass, known.infinite_mass
     if _all_gaussian(known.parts, accountant):
-        ends = _run(_GAUSSIAN_DELTA, known.mu, epsilon)
+        ends = _run(_gaussian_delta, known.mu, epsilon)
     elif (law := _law(known, accountant)) is not None:
         ends = _discrete.delta_of(law, known.infinite_mass, epsilon)
     else:
@@ -301,7 +302,7 @@ def _beta(parts: Any, alpha: Any, accountant: Any) -> Bounds:
     if not known.parts:
         return _outward(1 - alpha, 1 - alpha)
     if _all_gaussian(known.parts, accountant):
-        ends = _run(_GAUSSIAN_BETA, known.mu, alpha)
+        ends = _run(_mu_gdp.beta, known.mu, alpha)
     elif (law := _law(known, accountant)) is not None:
         ends = _discrete.beta_of(law, known.infinite_mass, alpha)
     else:
@@ -413,15 +414,10 @@ def _traced_validity(parts: Any) -> Any:
 
 def _gaussian_delta(mu: Any, epsilon: Any) -> tuple[jax.Array, jax.Array]:
     lower, upper = _mu_gdp.log_delta(mu, epsilon)
-    return jnp.exp(lower) * (1 - 1e-15), jnp.minimum(jnp.exp(upper) * (1 + 1e-15), 1.0)
+    return xp.exp(lower) * (1 - 1e-15), xp.minimum(xp.exp(upper) * (1 + 1e-15), 1.0)
 
 
-def _run(jitted: Any, *numbers: float) -> tuple[float, float]:
-    with float64_on_cpu():
-        lower, upper = jax.device_get(jitted(*numbers))
+def _run(question: Any, *arguments: float) -> tuple[float, float]:
+    with quietly():
+        lower, upper = question(*(np.float64(a) for a in arguments))
     return float(lower), float(upper)
-
-
-_GAUSSIAN_EPSILON = jax.jit(_mu_gdp.epsilon)
-_GAUSSIAN_DELTA = jax.jit(_gaussian_delta)
-_GAUSSIAN_BETA = jax.jit(_mu_gdp.beta)

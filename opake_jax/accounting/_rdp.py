@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from opake_jax._numerics import xp
 from opake_jax.accounting._conversion import epsilons_of, log_deltas_of
-from opake_jax.accounting._evaluate import any_traced, evaluate_traced, float64_on_cpu
+from opake_jax.accounting._evaluate import any_traced, evaluate_traced, quietly
 
 __all__ = ["RDP"]
 
@@ -75,9 +75,9 @@ class RDP:
         args = (parts, _DENSE if self.orders is None else np.asarray(self.orders), delta, counts)
         if any_traced(args):
             upper = evaluate_traced(lambda a: (_trajectory(*a),), args, (+1,))[0]
-            return jnp.zeros_like(upper), upper
-        with float64_on_cpu():
-            found = np.asarray(_TRAJECTORY(*_wide(args)))
+            return xp.zeros_like(upper), upper
+        with quietly():
+            found = _trajectory(*_wide(args))
         return np.zeros_like(found), found
 
     def _ask(self, core: Any, parts: Any, at: Any) -> Any:
@@ -86,8 +86,8 @@ class RDP:
         if any_traced(args):
             side = -1 if core is _beta else +1
             return evaluate_traced(lambda a: (core(*a),), args, (side,))[0]
-        with float64_on_cpu():
-            return float(_JITTED[core](*_wide(args)))
+        with quietly():
+            return float(core(*_wide(args)))
 
 
 def _wide(args: Any) -> Any:
@@ -96,68 +96,62 @@ def _wide(args: Any) -> Any:
 
 def _divergences(parts: Any, orders: Any) -> tuple[jax.Array, jax.Array]:
     """Returns total divergences, rounded up, and the orders, [orders]."""
-    total = jnp.zeros_like(orders)
+    total = xp.zeros_like(orders)
     for mechanism, count in parts:
         one = mechanism.renyi(orders)
-        valid = mechanism.is_valid() & (count >= 0) & (jnp.floor(count) == count)
-        one = jnp.where(count == 0, 0.0, one * count)
-        total = total + jnp.where(valid, one, jnp.inf)
+        valid = mechanism.is_valid() & (count >= 0) & (xp.floor(count) == count)
+        one = xp.where(count == 0, 0.0, one * count)
+        total = total + xp.where(valid, one, xp.inf)
     return total * (1 + _OUTWARD), orders
 
 
 def _refined(parts: Any, orders: Any, cost: Callable[[Any, Any], Any]) -> jax.Array:
     """Returns the smallest cost(divergence, order) over the given orders, or over good ones (None)."""
     if orders is not None:
-        return jnp.min(cost(*_divergences(parts, orders)))
+        return xp.min(cost(*_divergences(parts, orders)))
 
     def lay(_: Any, state: Any) -> Any:
         orders, best = state
         values = cost(*_divergences(parts, orders))
-        lowest = jnp.min(values)
+        lowest = xp.min(values)
         # Not argmin: in float64 it cannot be lowered within a float32 program.
-        winner = jnp.min(jnp.where(values <= lowest, orders, jnp.inf))
-        winner = jnp.where(jnp.isfinite(winner), winner, 2.0)
-        around = 1 + (winner - 1) * jnp.asarray(_BETWEEN)
-        return jax.lax.stop_gradient(around), jnp.minimum(best, lowest)
+        winner = xp.min(xp.where(values <= lowest, orders, xp.inf))
+        winner = xp.where(xp.isfinite(winner), winner, 2.0)
+        around = 1 + (winner - 1) * xp.asarray(_BETWEEN)
+        return xp.fixed(around), xp.minimum(best, lowest)
 
-    start = (jnp.asarray(_COARSE), jnp.asarray(jnp.inf, jnp.float64))
-    return jax.lax.fori_loop(0, 2, lay, start)[1]
+    start = (xp.asarray(_COARSE), xp.asarray(xp.inf, xp.float64))
+    return xp.loop(2, lay, start)[1]
 
 
 def _epsilon(parts: Any, orders: Any, delta: Any) -> jax.Array:
-    log_delta = jnp.log(delta)
+    log_delta = xp.log(delta)
     value = _refined(parts, orders, lambda r, a: epsilons_of(r, a, log_delta))
-    return jnp.where((delta >= 0) & (delta < 1), value, jnp.nan)
+    return xp.where((delta >= 0) & (delta < 1), value, xp.nan)
 
 
 def _delta(parts: Any, orders: Any, epsilon: Any) -> jax.Array:
     value = _refined(parts, orders, lambda r, a: log_deltas_of(r, a, epsilon))
-    return jnp.where(epsilon >= 0, jnp.exp(value), jnp.nan)
+    return xp.where(epsilon >= 0, xp.exp(value), xp.nan)
 
 
 def _beta(parts: Any, orders: Any, alpha: Any) -> jax.Array:
-    total, orders = _divergences(parts, jnp.asarray(_DENSE) if orders is None else orders)
+    total, orders = _divergences(parts, xp.asarray(_DENSE) if orders is None else orders)
     # Where 1 - delta - e^epsilon alpha is largest, epsilon <= log(1/alpha).
     grid = np.concatenate([np.zeros(1), np.geomspace(1e-4, 1.0, 400)])
-    epsilons = grid * jnp.minimum(-jnp.log(jnp.maximum(alpha, 1e-300)), 700.0)
-    log_delta = jax.vmap(lambda e: jnp.min(log_deltas_of(total, orders, e)))(epsilons)
-    rest = -jnp.expm1(log_delta)
-    lines = jnp.maximum(rest - jnp.exp(epsilons) * alpha, jnp.exp(-epsilons) * (rest - alpha))
-    best = jnp.max(jnp.where(jnp.isnan(lines), 0.0, lines))
-    return jnp.where(jnp.isnan(alpha), jnp.nan, jnp.clip(best * (1 - 1e-12), 0.0, 1.0))
+    epsilons = grid * xp.minimum(-xp.log(xp.maximum(alpha, 1e-300)), 700.0)
+    log_delta = xp.min(log_deltas_of(total, orders, epsilons[:, None]), 1)
+    rest = -xp.expm1(log_delta)
+    lines = xp.maximum(rest - xp.exp(epsilons) * alpha, xp.exp(-epsilons) * (rest - alpha))
+    best = xp.max(xp.where(xp.isnan(lines), 0.0, lines))
+    return xp.where(xp.isnan(alpha), xp.nan, xp.clip(best * (1 - 1e-12), 0.0, 1.0))
 
 
 def _trajectory(parts: Any, orders: Any, delta: Any, counts: Any) -> jax.Array:
     total, orders = _divergences(parts, orders)
 
-    def at(count: Any) -> jax.Array:
-        valid = (count >= 0) & (jnp.floor(count) == count)
-        spent = jnp.where(count == 0, 0.0, total * count)
-        each = epsilons_of(spent, orders, jnp.log(delta))
-        return jnp.where(valid & (delta >= 0) & (delta < 1), jnp.min(each), jnp.nan)
-
-    return jax.vmap(at)(counts)
-
-
-_JITTED = {core: jax.jit(core) for core in (_epsilon, _delta, _beta)}
-_TRAJECTORY = jax.jit(_trajectory)
+    times = counts[:, None]
+    spent = xp.where(times == 0, 0.0, total * times)
+    found = xp.min(epsilons_of(spent, orders, xp.log(delta)), 1)
+    valid = (counts >= 0) & (xp.floor(counts) == counts) & (delta >= 0) & (delta < 1)
+    return xp.where(valid, found, xp.nan)

@@ -28,10 +28,9 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from opake_jax._numerics import log1mexp, logsumexp
+from opake_jax._numerics import log1mexp, logsumexp, xp
 from opake_jax.types import NeighboringRelation
 
 __all__ = ["divergence", "mixture_excess", "poisson_excess", "replace_one_excess", "sampled_excess"]
@@ -48,7 +47,7 @@ _LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)
 
 def _remainder(z: Any) -> jax.Array:
     """Returns e^z - 1 - z for |z| < 0.25, to full precision."""
-    series = jnp.zeros_like(z)
+    series = xp.zeros_like(z)
     for k in range(13, 2, -1):  # the next term is 0.25^12 2/14! = 1e-18 of the first
         series = (1 + series) * z / k
     return (1 + series) * z * z / 2
@@ -56,8 +55,8 @@ def _remainder(z: Any) -> jax.Array:
 
 def _small(z: Any) -> tuple[jax.Array, jax.Array]:
     """Returns where |z| < 0.25, and z there (0 elsewhere)."""
-    small = jnp.abs(z) < _SMALL
-    return small, jnp.where(small, z, 0.0)
+    small = xp.abs(z) < _SMALL
+    return small, xp.where(small, z, 0.0)
 
 
 def _log_sum(orders: Any, l: Any, log_weight: Any, cut: Any = True) -> jax.Array:
@@ -67,52 +66,50 @@ def _log_sum(orders: Any, l: Any, log_weight: Any, cut: Any = True) -> jax.Array
     """
     a = orders[:, None]
     z = a * l
-    top = jnp.max(jnp.where(cut, jnp.maximum(z, 0.0) + log_weight, -600.0), 1, keepdims=True)
-    top = jnp.maximum(top, -600.0)  # what is smaller vanishes beside the floor below
-    scale = jnp.exp(-top)
-    weight = jnp.exp(log_weight)
-    far = jnp.exp(z + log_weight - top) + scale * ((a - 1) * weight - a * jnp.exp(l + log_weight))
+    top = xp.max(xp.where(cut, xp.maximum(z, 0.0) + log_weight, -600.0), 1, keepdims=True)
+    top = xp.maximum(top, -600.0)  # what is smaller vanishes beside the floor below
+    scale = xp.exp(-top)
+    weight = xp.exp(log_weight)
+    far = xp.exp(z + log_weight - top) + scale * ((a - 1) * weight - a * xp.exp(l + log_weight))
     (small_z, near_z), (small_l, near_l) = _small(z), _small(l)
     near = scale * weight * (_remainder(near_z) - a * _remainder(near_l))
-    terms = jnp.where(small_z & small_l, near, far)
-    total = jnp.sum(jnp.where(cut, jnp.maximum(terms, 0.0), 0.0), 1)
+    terms = xp.where(small_z & small_l, near, far)
+    total = xp.sum(xp.where(cut, xp.maximum(terms, 0.0), 0.0), 1)
     # Rates below 1e-150: the square of a loss underflows, and 0 would be too good.
-    return top[:, 0] + jnp.log(jnp.maximum(total, 1e-290))
+    return top[:, 0] + xp.log(xp.maximum(total, 1e-290))
 
 
 def sampled_loss(y: Any, rate: Any) -> jax.Array:
     """Returns log(1 - rate + rate e^y), to full precision near 0 and without overflow."""
-    low, high = jnp.minimum(y, 1.0), jnp.maximum(y, 1.0)
-    far = high + jnp.log(rate) + jnp.log1p((1 - rate) / rate * jnp.exp(-high))
-    return jnp.where(y < 1.0, jnp.log1p(rate * jnp.expm1(low)), far)
+    low, high = xp.minimum(y, 1.0), xp.maximum(y, 1.0)
+    far = high + xp.log(rate) + xp.log1p((1 - rate) / rate * xp.exp(-high))
+    return xp.where(y < 1.0, xp.log1p(rate * xp.expm1(low)), far)
 
 
 def _nodes(sigma: Any, x0: Any, end: Any) -> tuple[jax.Array, jax.Array]:
     """Returns nodes from -9.5 sigma to at most `end`, and log weights of the trapezoid against Q."""
 
     def t_of(x: Any) -> Any:
-        return x / sigma + jnp.arcsinh((x - x0) / sigma**2)
+        return x / sigma + xp.arcsinh((x - x0) / sigma**2)
 
     start = t_of(-_REACH * sigma)
-    step = jnp.minimum((t_of(end) - start) / (_NODES - 1), _STEP)
+    step = xp.minimum((t_of(end) - start) / (_NODES - 1), _STEP)
     t = start + step * np.arange(_NODES)
 
     def newton(_: Any, x: Any) -> Any:
-        return x - (t_of(x) - t) / (1 / sigma + 1 / jnp.hypot(x - x0, sigma**2))
+        return x - (t_of(x) - t) / (1 / sigma + 1 / xp.hypot(x - x0, sigma**2))
 
     # Each of the two terms of t alone gives a bound on |x - x0|; the map bends one way on each side of x0.
     ahead = t - x0 / sigma
-    guess = jnp.minimum(
-        sigma * jnp.abs(ahead), sigma**2 * jnp.sinh(jnp.minimum(jnp.abs(ahead), 600.0))
-    )
-    x = jax.lax.fori_loop(0, _NEWTON, newton, x0 + jnp.sign(ahead) * guess)
-    dx = step / (1 / sigma + 1 / jnp.hypot(x - x0, sigma**2))
-    return x, -((x / sigma) ** 2) / 2 - _LOG_ROOT_2PI + jnp.log(dx / sigma)
+    guess = xp.minimum(sigma * xp.abs(ahead), sigma**2 * xp.sinh(xp.minimum(xp.abs(ahead), 600.0)))
+    x = xp.loop(_NEWTON, newton, x0 + xp.sign(ahead) * guess)
+    dx = step / (1 / sigma + 1 / xp.hypot(x - x0, sigma**2))
+    return x, -((x / sigma) ** 2) / 2 - _LOG_ROOT_2PI + xp.log(dx / sigma)
 
 
 def divergence(log_excess: Any, orders: Any) -> jax.Array:
     """Returns the Renyi divergence log(A)/(a - 1) from log(A - 1)."""
-    return jnp.logaddexp(0.0, log_excess) / (orders - 1)
+    return xp.logaddexp(0.0, log_excess) / (orders - 1)
 
 
 def sampled_excess(sigma: Any, rate: Any, orders: Any, relation: NeighboringRelation) -> jax.Array:
@@ -121,14 +118,14 @@ def sampled_excess(sigma: Any, rate: Any, orders: Any, relation: NeighboringRela
     NaN outside; +inf at sigma 0, -inf at rate 0, the Gaussian's at rate 1.
     """
     replace = relation is NeighboringRelation.REPLACE_ONE
-    some = jnp.where(sigma > 0, sigma, 1.0)
-    inside = jnp.where((rate > 0) & (rate < 1), rate, 0.5)
+    some = xp.where(sigma > 0, sigma, 1.0)
+    inside = xp.where((rate > 0) & (rate < 1), rate, 0.5)
     value = (replace_one_excess if replace else poisson_excess)(some, inside, orders)
     whole = orders * (orders - 1) * (2.0 if replace else 0.5) / (some * some)
-    value = jnp.where(rate == 1, whole + log1mexp(-whole), value)
-    value = jnp.where(rate == 0, -jnp.inf, jnp.where(sigma == 0, jnp.inf, value))
+    value = xp.where(rate == 1, whole + log1mexp(-whole), value)
+    value = xp.where(rate == 0, -xp.inf, xp.where(sigma == 0, xp.inf, value))
     valid = (sigma >= 0) & (rate >= 0) & (rate <= 1) & (orders > 1)
-    return jnp.where(valid, value, jnp.nan)
+    return xp.where(valid, value, xp.nan)
 
 
 def poisson_excess(sigma: Any, rate: Any, orders: Any) -> jax.Array:
@@ -136,56 +133,56 @@ def poisson_excess(sigma: Any, rate: Any, orders: Any) -> jax.Array:
 
     That direction dominates the reverse at every order (Mironov, Talwar, Zhang 2019, Thm 5).
     """
-    q = jnp.clip(rate, 1e-300, 1 - 1e-16)
+    q = xp.clip(rate, 1e-300, 1 - 1e-16)
     s2 = sigma * sigma
-    x0 = s2 * (jnp.log1p(-q) - jnp.log(q)) + 0.5
-    x0 = jnp.maximum(x0, -_REACH * sigma)
+    x0 = s2 * (xp.log1p(-q) - xp.log(q)) + 0.5
+    x0 = xp.maximum(x0, -_REACH * sigma)
 
     def loss(x: Any) -> jax.Array:
         return sampled_loss((2 * x - 1) / (2 * s2), q)
 
     def share(x: Any) -> jax.Array:
-        return jax.nn.sigmoid((x - x0) / s2)
+        return xp.sigmoid((x - x0) / s2)
 
     def slope(x: Any) -> jax.Array:  # of f, times sigma^2
         return orders * share(x) - x
 
     # From above, x <- a share(x) falls towards the largest stationary point and never below it. The
     # quadratic part of g has its mode at 2 where the loss is small.
-    mode = jax.lax.fori_loop(0, 40, lambda _, x: orders * share(x), orders * 1.0)
-    mode = jnp.maximum(mode, jnp.minimum(orders, 2.0))
+    mode = xp.loop(40, lambda _, x: orders * share(x), orders * 1.0)
+    mode = xp.maximum(mode, xp.minimum(orders, 2.0))
     bend = 1 - orders * share(mode) * (1 - share(mode)) / s2
-    half = _REACH * sigma / jnp.sqrt(jnp.clip(bend, 0.05, 1.0))
-    x, log_weight = _nodes(sigma, x0, jnp.maximum(jnp.max(mode + half), _REACH * sigma))
+    half = _REACH * sigma / xp.sqrt(xp.clip(bend, 0.05, 1.0))
+    x, log_weight = _nodes(sigma, x0, xp.maximum(xp.max(mode + half), _REACH * sigma))
     end = x[-1]
     enough = mode + half <= end * (1 + 1e-12)
-    cut = jnp.where(enough, jnp.inf, mode - half)
+    cut = xp.where(enough, xp.inf, mode - half)
     low = _log_sum(orders, loss(x), log_weight, x <= cut[:, None])
 
     peak = mode[:, None] + half[:, None] * np.linspace(-1.0, 1.0, _PEAK_NODES)
     step = 2 * half / (_PEAK_NODES - 1)
-    log_weight = -((peak / sigma) ** 2) / 2 - _LOG_ROOT_2PI + jnp.log(step / sigma)[:, None]
+    log_weight = -((peak / sigma) ** 2) / 2 - _LOG_ROOT_2PI + xp.log(step / sigma)[:, None]
     high = _log_sum(orders, loss(peak), log_weight)
 
-    left, right = jnp.minimum(end, mode - half), mode - half
+    left, right = xp.minimum(end, mode - half), mode - half
     down_up = (slope(left) < 0) & (slope(right) > 0)
     down = (slope(left) < 0) & (slope(right) < 0) & (right <= x0)  # share is convex up to x0
     # share is concave from x0: positive at both ends, positive in between; before x0 it must be steeper
     # than the line all along.
     steep = orders * share(left) * (1 - share(left)) >= s2
     up = (slope(left) > 0) & (slope(right) > 0) & ((left >= x0) | (steep & (slope(x0) > 0)))
-    gap = jnp.log(jnp.maximum(right - left, sigma) / sigma)
+    gap = xp.log(xp.maximum(right - left, sigma) / sigma)
     ends = [orders * loss(x) - x * x / (2 * s2) for x in (left, right)]
-    both = jnp.logaddexp(low, jnp.logaddexp(high, jnp.maximum(*ends) + gap))
+    both = xp.logaddexp(low, xp.logaddexp(high, xp.maximum(*ends) + gap))
     known = (bend > 0.05) & (down_up | down | up)
-    return jnp.where(enough, low, jnp.where(known, both, jnp.inf))
+    return xp.where(enough, low, xp.where(known, both, xp.inf))
 
 
 def replace_one_excess(sigma: Any, rate: Any, orders: Any) -> jax.Array:
     """Returns log(A - 1) of (1-q) N(0) + q N(1) against (1-q) N(0) + q N(-1), [orders]; float64 scalars."""
-    q = jnp.clip(rate, 1e-300, 1 - 1e-16)
+    q = xp.clip(rate, 1e-300, 1 - 1e-16)
     s2 = sigma * sigma
-    x0 = jnp.maximum(s2 * (jnp.log1p(-q) - jnp.log(q)) + 0.5, 0.0)
+    x0 = xp.maximum(s2 * (xp.log1p(-q) - xp.log(q)) + 0.5, 0.0)
     return _general(
         sigma,
         x0,
@@ -208,16 +205,16 @@ def mixture_excess(sigma: Any, probabilities: Any, shifts: Any, orders: Any) -> 
     """
     s2 = sigma * sigma
     p, m = probabilities[:, None], shifts[:, None]
-    total = jnp.clip(jnp.sum(probabilities), 1e-300, 1 - 1e-16)
-    x0 = jnp.maximum(s2 * (jnp.log1p(-total) - jnp.log(total)) + 0.5, 0.0)
+    total = xp.clip(xp.sum(probabilities), 1e-300, 1 - 1e-16)
+    x0 = xp.maximum(s2 * (xp.log1p(-total) - xp.log(total)) + 0.5, 0.0)
 
     def loss(x: Any) -> jax.Array:
         y = m * (2 * x - m) / (2 * s2)
-        excess = jnp.sum(p * jnp.expm1(jnp.minimum(y, 50.0)), 0)
-        rest = jnp.full_like(x, jnp.log1p(-total))[None]
-        near = jnp.abs(excess) < 0.5
-        far = logsumexp(jnp.concatenate([rest, jnp.log(p) + y]), 0)
-        return jnp.where(near, jnp.log1p(jnp.where(near, excess, 0.0)), far)
+        excess = xp.sum(p * xp.expm1(xp.minimum(y, 50.0)), 0)
+        rest = xp.full_like(x, xp.log1p(-total))[None]
+        near = xp.abs(excess) < 0.5
+        far = logsumexp(xp.concatenate([rest, xp.log(p) + y]), 0)
+        return xp.where(near, xp.log1p(xp.where(near, excess, 0.0)), far)
 
     both = [
         _general(
@@ -225,13 +222,13 @@ def mixture_excess(sigma: Any, probabilities: Any, shifts: Any, orders: Any) -> 
             x0,
             orders,
             sampled_loss_at=loss,
-            other_loss_at=jnp.zeros_like,
+            other_loss_at=xp.zeros_like,
             exponents=exponents,
-            last=orders * jnp.max(jnp.where(probabilities > 0, shifts, 0.0)),
+            last=orders * xp.max(xp.where(probabilities > 0, shifts, 0.0)),
         )
         for exponents in (orders, 1 - orders)
     ]
-    return jnp.maximum(*both)
+    return xp.maximum(*both)
 
 
 def _general(
@@ -256,15 +253,15 @@ def _general(
       last: [orders], the integrand's last mode, or above it.
     """
     reach = _REACH * sigma
-    x, log_weight = _nodes(sigma, x0, jnp.maximum(jnp.max(last), 0.0) + reach)
+    x, log_weight = _nodes(sigma, x0, xp.maximum(xp.max(last), 0.0) + reach)
     l, m, b = sampled_loss_at(x), other_loss_at(x), exponents[:, None]
     z = b * l + (1 - b) * m
     (small_z, near_z), (small_l, near_l), (small_m, near_m) = _small(z), _small(l), _small(m)
     near = _remainder(near_z) - b * _remainder(near_l) - (1 - b) * _remainder(near_m)
     # The rounding of its three terms, added: the sum stays an upper bound.
-    near = near + 1e-15 * (z * z + jnp.abs(b) * l * l + jnp.abs(1 - b) * m * m)
-    top = jnp.maximum(jnp.maximum(z, 0.0), jnp.maximum(l, m))
-    far = jnp.exp(z - top) - b * jnp.exp(l - top) - (1 - b) * jnp.exp(m - top)
+    near = near + 1e-15 * (z * z + xp.abs(b) * l * l + xp.abs(1 - b) * m * m)
+    top = xp.maximum(xp.maximum(z, 0.0), xp.maximum(l, m))
+    far = xp.exp(z - top) - b * xp.exp(l - top) - (1 - b) * xp.exp(m - top)
     small = small_z & small_l & small_m
-    log_g = jnp.log(jnp.maximum(jnp.where(small, near, far), 1e-290)) + jnp.where(small, 0.0, top)
-    return jnp.where(last + reach <= x[-1] * (1 + 1e-12), logsumexp(log_g + log_weight), jnp.inf)
+    log_g = xp.log(xp.maximum(xp.where(small, near, far), 1e-290)) + xp.where(small, 0.0, top)
+    return xp.where(last + reach <= x[-1] * (1 + 1e-12), logsumexp(log_g + log_weight), xp.inf)

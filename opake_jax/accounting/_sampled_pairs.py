@@ -2,9 +2,9 @@
 
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
+from opake_jax._numerics import xp
 from opake_jax.accounting._gaussian_pairs import GaussianMixturePair
 from opake_jax.types import NeighboringRelation
 
@@ -24,11 +24,11 @@ def sampled_pairs(
       probabilities: [K], of 1, 2, ... appearances; what is missing to 1 is the probability of none.
       relation: which datasets count as neighbours.
     """
-    weights = jnp.asarray(probabilities, jnp.float64)
-    means = jnp.asarray(np.arange(1.0, weights.shape[0] + 1))
-    sigma = jnp.asarray(noise_multiplier, jnp.float64)
+    weights = xp.asarray(probabilities, xp.float64)
+    means = xp.asarray(np.arange(1.0, weights.shape[0] + 1))
+    sigma = xp.asarray(noise_multiplier, xp.float64)
     if relation is NeighboringRelation.REPLACE_ONE:
         return (GaussianMixturePair(weights, means, weights, -means, sigma),)
-    none = jnp.zeros(0, jnp.float64)
+    none = xp.zeros(0, xp.float64)
     pair = GaussianMixturePair(weights, means, none, none, sigma)
     return pair, pair.reversed()

@@ -2,11 +2,10 @@
 
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from opake_jax.accounting import _mu_gdp
-from opake_jax.accounting._evaluate import float64_on_cpu
+from opake_jax.accounting._evaluate import quietly
 
 __all__ = ["LINES", "GaussianSummary", "TradeOff", "covering_mu", "default_alphas"]
 
@@ -63,9 +62,6 @@ def covering_mu(epsilons: np.ndarray, deltas: np.ndarray) -> float:
         return 0.0 if np.all(deltas <= 0) else np.inf
     if np.any(heights[used] >= 1):
         return np.inf
-    with float64_on_cpu():
-        sides = [np.asarray(_QUANTILE(values[used])) for values in (slopes, heights)]
+    with quietly():
+        sides = [_mu_gdp.upper_quantile(values[used]) for values in (slopes, heights)]
     return max(float(np.max(sides[0] - sides[1])), 0.0) * (1 + 1e-9) + 1e-12
-
-
-_QUANTILE = jax.jit(_mu_gdp.upper_quantile)

@@ -4,9 +4,9 @@ import dataclasses
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from opake_jax._checks import check_count, check_probability, is_traced
+from opake_jax._numerics import xp
 from opake_jax.accounting._binomial import log_binomial_tails
 from opake_jax.accounting._inner import check_inner, check_relation_of
 from opake_jax.accounting._pairs import MixturePair, dominating_pairs
@@ -44,19 +44,19 @@ class TruncatedPoisson(Mechanism):
 
     def is_valid(self) -> Any:
         """Returns: every number is in the factory's range."""
-        rate, cap = jnp.asarray(self.sample_rate), jnp.asarray(self.truncated_batch_size)
-        size = jnp.asarray(self.dataset_size)
-        whole = (jnp.floor(cap) == cap) & (jnp.floor(size) == size)
+        rate, cap = xp.asarray(self.sample_rate), xp.asarray(self.truncated_batch_size)
+        size = xp.asarray(self.dataset_size)
+        whole = (xp.floor(cap) == cap) & (xp.floor(size) == size)
         return (rate >= 0) & (rate <= 1) & (cap >= 1) & (size >= 1) & whole & self.inner.is_valid()
 
     def renyi(self, orders: Any) -> Any:
         """Returns the divergences of the mixture: moments add up with the branches' probabilities."""
         spare, full, kept = _overflow(self)
-        sigma = jnp.asarray(self.inner.noise_multiplier, jnp.float64)
+        sigma = xp.asarray(self.inner.noise_multiplier, xp.float64)
         plain = sampled_excess(sigma, self.sample_rate, orders, self.relation)
         over = sampled_excess(sigma / 2, kept, orders, _overflow_relation(self.relation))
-        both = jnp.logaddexp(jnp.log(spare) + plain, jnp.log(full) + over)
-        return divergence(jnp.where(full > 0, both, plain), orders)
+        both = xp.logaddexp(xp.log(spare) + plain, xp.log(full) + over)
+        return divergence(xp.where(full > 0, both, plain), orders)
 
 
 def _overflow_relation(relation: NeighboringRelation) -> NeighboringRelation:
@@ -67,30 +67,30 @@ def _overflow_relation(relation: NeighboringRelation) -> NeighboringRelation:
 
 def _overflow(mechanism: TruncatedPoisson) -> tuple[Any, Any, Any]:
     """Returns 1 - p, p = Pr[others fill the batch] and q' = Pr[the unit is kept | they do]."""
-    rate = jnp.asarray(mechanism.sample_rate, jnp.float64)
-    size = jnp.asarray(mechanism.dataset_size, jnp.float64)
-    cap = jnp.asarray(mechanism.truncated_batch_size, jnp.float64)
+    rate = xp.asarray(mechanism.sample_rate, xp.float64)
+    size = xp.asarray(mechanism.dataset_size, xp.float64)
+    cap = xp.asarray(mechanism.truncated_batch_size, xp.float64)
     reachable = cap < size  # a cap of n or more never drops anything
-    k, n = jnp.where(reachable, cap, 1.0), jnp.where(reachable, size, 3.0)
+    k, n = xp.where(reachable, cap, 1.0), xp.where(reachable, size, 3.0)
     log_fill, log_spare = log_binomial_tails(k, n - 1, rate)
     log_over, _ = log_binomial_tails(k + 1, n, rate)
-    full = jnp.maximum(jnp.exp(log_fill) * (1 + _OUTWARD), _SMALLEST)
-    full = jnp.where(reachable & (rate > 0), jnp.minimum(full, 1.0), 0.0)
-    spare = jnp.where(reachable, jnp.minimum(jnp.exp(log_spare) * (1 + _OUTWARD), 1.0), 1.0)
+    full = xp.maximum(xp.exp(log_fill) * (1 + _OUTWARD), _SMALLEST)
+    full = xp.where(reachable & (rate > 0), xp.minimum(full, 1.0), 0.0)
+    spare = xp.where(reachable, xp.minimum(xp.exp(log_spare) * (1 + _OUTWARD), 1.0), 1.0)
     # Pr[kept and full] = (B/n) Pr[Bin(n, q) > B]: by symmetry each unit fills B of n seats.
-    ratio = jnp.where(jnp.isfinite(log_fill), log_over - log_fill, 0.0)
-    kept = jnp.minimum(k / n * jnp.exp(ratio) * (1 + _OUTWARD), 1.0)
-    return spare, full, jnp.where(jnp.isfinite(log_fill), kept, rate)
+    ratio = xp.where(xp.isfinite(log_fill), log_over - log_fill, 0.0)
+    kept = xp.minimum(k / n * xp.exp(ratio) * (1 + _OUTWARD), 1.0)
+    return spare, full, xp.where(xp.isfinite(log_fill), kept, rate)
 
 
 @dominating_pairs.register
 def _(mechanism: TruncatedPoisson) -> tuple[MixturePair, ...]:
     spare, full, kept = _overflow(mechanism)
-    sigma = jnp.asarray(mechanism.inner.noise_multiplier, jnp.float64)
+    sigma = xp.asarray(mechanism.inner.noise_multiplier, xp.float64)
     plain = sampled_pairs(sigma, [mechanism.sample_rate], mechanism.relation)
     over = sampled_pairs(sigma / 2, [kept], _overflow_relation(mechanism.relation))
     over = over * (len(plain) // len(over))
-    weights = jnp.stack([spare, full])
+    weights = xp.stack([spare, full])
     # What was rounded up, twice as much for the tails' own error. Let q' be too large by a factor 1 + d: the density with
     # it is at most 1 + d times the true one, and at least 1 - d q'/(1-q') of it, so that masses and losses
     # are too large by factors whose logs are at most d, and d + 2 d q'/(1-q') <= 2 d/(1-q').
@@ -98,9 +98,9 @@ def _(mechanism: TruncatedPoisson) -> tuple[MixturePair, ...]:
     d = 2 * _OUTWARD
     rest = 1 - kept
     known = ~(rest < 4 * d)
-    masses = jnp.stack([jnp.full((), d), jnp.where(known, 2 * d, jnp.inf)])
-    losses = jnp.stack([jnp.zeros(()), 2 * d / jnp.where(known, rest, 1.0)])
-    excess = jnp.stack([masses, losses])
+    masses = xp.stack([xp.full((), d), xp.where(known, 2 * d, xp.inf)])
+    losses = xp.stack([xp.zeros(()), 2 * d / xp.where(known, rest, 1.0)])
+    excess = xp.stack([masses, losses])
     return tuple(MixturePair(weights, both, excess) for both in zip(plain, over, strict=True))
 
 

@@ -10,7 +10,6 @@ divergences of steps add up. Everything is computed in float64 inside; concrete 
 True
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,9 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from opake_jax._numerics import xp
 from opake_jax.accounting import _renyi
 from opake_jax.accounting._conversion import epsilons_of, log_deltas_of
-from opake_jax.accounting._evaluate import any_traced, evaluate_traced, float64_on_cpu
+from opake_jax.accounting._evaluate import any_traced, evaluate_traced, quietly
 from opake_jax.types import NeighboringRelation
 
 __all__ = ["poisson_gaussian", "to_delta", "to_epsilon"]
@@ -109,13 +109,13 @@ def _poisson_gaussian(sigma: Any, rate: Any, orders: Any) -> jax.Array:
 
 
 def _to_epsilon(rdp: Any, delta: Any, orders: Any) -> jax.Array:
-    value = jnp.min(epsilons_of(rdp, orders, jnp.log(delta)))
-    return jnp.where((delta >= 0) & (delta < 1), value, jnp.nan)
+    value = xp.min(epsilons_of(rdp, orders, xp.log(delta)))
+    return xp.where((delta >= 0) & (delta < 1), value, xp.nan)
 
 
 def _to_delta(rdp: Any, epsilon: Any, orders: Any) -> jax.Array:
-    value = jnp.exp(jnp.min(log_deltas_of(rdp, orders, epsilon)))
-    return jnp.where(epsilon >= 0, value, jnp.nan)
+    value = xp.exp(xp.min(log_deltas_of(rdp, orders, epsilon)))
+    return xp.where(epsilon >= 0, value, xp.nan)
 
 
 def _convert(core: Any, rdp: Any, orders: Any, at: Any) -> Any:
@@ -140,8 +140,8 @@ def _over(core: Any, shape: Any, numbers: Any, orders: Any, axes: int = 0) -> An
         own = first.shape[first.ndim - axes :]
         flat = np.broadcast_to(first, shape + own).reshape((-1, *own))
         pairs = flat, np.broadcast_to(np.asarray(second, np.float64), shape).ravel()
-        with float64_on_cpu():
-            value = np.asarray(_mapped(core, pairs, orders))
+        with quietly():
+            value = np.array([core(*pair, orders) for pair in zip(*pairs, strict=True)])
         return value.reshape(shape + value.shape[1:])
     inner = jnp.shape(first)[jnp.ndim(first) - axes :]
     rows = jnp.broadcast_to(first, shape + inner).reshape((-1, *inner))
@@ -153,11 +153,6 @@ def _over(core: Any, shape: Any, numbers: Any, orders: Any, axes: int = 0) -> An
 
     found = jax.vmap(one)(rows, rest)
     return found.reshape(shape + found.shape[1:])
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _mapped(core: Any, pairs: Any, orders: Any) -> jax.Array:
-    return jax.lax.map(lambda pair: core(*pair, orders), pairs)
 
 
 def _plain(value: Any) -> Any:

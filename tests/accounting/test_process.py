@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import opake_jax.accounting as acc
-from opake_jax.accounting import NeighboringRelation, gaussian, poisson
-from opake_jax.accounting._queries import _GAUSSIAN_EPSILON, _run
+from opake_jax.accounting import NeighboringRelation, _mu_gdp, gaussian, poisson
 
 ADD, ZERO, REPLACE = NeighboringRelation
 
@@ -108,7 +107,7 @@ def test_answers_stay_bounds_after_a_cast_to_float32():
         process = gaussian(float(sigma))
         low, high, _ = process.epsilon_bounds(1e-5)
         # The closed form before it is rounded: both ends within 1e-12 of the truth (test_mu_gdp.py).
-        inner = _run(_GAUSSIAN_EPSILON, 1 / float(sigma), math.log(1e-5))
+        inner = _mu_gdp.epsilon(1 / np.float64(sigma), np.float64(math.log(1e-5)))
         assert np.float64(np.float32(high)) >= inner[1]
         assert np.float64(np.float32(low)) <= inner[0]
 

@@ -1,0 +1,191 @@
+"""Which library computes it? NumPy where every number is known, jax where one is traced.
+
+The accountant is written once, against this module. Known numbers are answered at once by NumPy, with
+nothing to compile: a first answer takes milliseconds. Traced numbers make the very same lines part of the
+program that traces them. Each function looks at its own arguments, so that what does not depend on
+a tracer becomes a constant.
+
+Names and meanings are NumPy's. Call it inside `enable_x64` where something is traced.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.special
+
+__all__ = [
+    "add_at",
+    "cond",
+    "fixed",
+    "loop",
+    "map_over",
+    "scan",
+    "set_at",
+    "while_loop",
+]
+
+inf, nan, pi = np.inf, np.nan, np.pi
+float64, int32 = np.float64, np.int32
+arange, linspace, zeros, ones = np.arange, np.linspace, np.zeros, np.ones  # of known shapes
+
+
+_PLAIN = frozenset({np.ndarray, np.float64, float, int, bool, np.bool_})
+
+
+def is_traced(*values: Any) -> bool:
+    """Returns True if a value, or an entry of a list or tuple of values, is a tracer."""
+    for value in values:
+        kind = type(value)
+        if kind in _PLAIN:
+            continue
+        if isinstance(value, jax.core.Tracer):
+            return True
+        if (kind is list or kind is tuple) and is_traced(*value):
+            return True
+    return False
+
+
+def _either(known: Callable[..., Any], traced: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **options: Any) -> Any:
+        return (traced if is_traced(*args) else known)(*args, **options)
+
+    return call
+
+
+abs = _either(np.abs, jnp.abs)
+all = _either(np.all, jnp.all)
+append = _either(np.append, jnp.append)
+arcsinh = _either(np.arcsinh, jnp.arcsinh)
+arctan2 = _either(np.arctan2, jnp.arctan2)
+asarray = _either(np.asarray, jnp.asarray)
+broadcast_to = _either(np.broadcast_to, jnp.broadcast_to)
+ceil = _either(np.ceil, jnp.ceil)
+concatenate = _either(np.concatenate, jnp.concatenate)
+cos = _either(np.cos, jnp.cos)
+cumprod = _either(np.cumprod, jnp.cumprod)
+cumsum = _either(np.cumsum, jnp.cumsum)
+exp = _either(np.exp, jnp.exp)
+expm1 = _either(np.expm1, jnp.expm1)
+floor = _either(np.floor, jnp.floor)
+full = _either(np.full, jnp.full)
+full_like = _either(np.full_like, jnp.full_like)
+hypot = _either(np.hypot, jnp.hypot)
+isfinite = _either(np.isfinite, jnp.isfinite)
+isnan = _either(np.isnan, jnp.isnan)
+log = _either(np.log, jnp.log)
+log1p = _either(np.log1p, jnp.log1p)
+logaddexp = _either(np.logaddexp, jnp.logaddexp)
+max = _either(np.max, jnp.max)
+maximum = _either(np.maximum, jnp.maximum)
+min = _either(np.min, jnp.min)
+minimum = _either(np.minimum, jnp.minimum)
+mod = _either(np.mod, jnp.mod)
+ones_like = _either(np.ones_like, jnp.ones_like)
+rfft = _either(np.fft.rfft, jnp.fft.rfft)
+sign = _either(np.sign, jnp.sign)
+sin = _either(np.sin, jnp.sin)
+sinh = _either(np.sinh, jnp.sinh)
+sqrt = _either(np.sqrt, jnp.sqrt)
+squeeze = _either(np.squeeze, jnp.squeeze)
+stack = _either(np.stack, jnp.stack)
+sum = _either(np.sum, jnp.sum)
+tile = _either(np.tile, jnp.tile)
+where = _either(np.where, jnp.where)
+zeros_like = _either(np.zeros_like, jnp.zeros_like)
+
+erf = _either(scipy.special.erf, jax.lax.erf)
+erfc = _either(scipy.special.erfc, jax.lax.erfc)
+lgamma = _either(scipy.special.gammaln, jax.lax.lgamma)
+sigmoid = _either(scipy.special.expit, jax.nn.sigmoid)
+
+
+def clip(x: Any, low: Any, high: Any) -> Any:
+    """Returns x kept within [low, high]."""
+    return minimum(maximum(x, low), high)
+
+
+def astype(x: Any, dtype: Any) -> Any:
+    """Returns x in another dtype."""
+    return x.astype(dtype) if is_traced(x) else np.asarray(x).astype(dtype)
+
+
+def least(*values: Any) -> Any:
+    """Returns the smallest of the values that are numbers; inf if none is."""
+    return functools.reduce(minimum, [where(isnan(v), inf, v) for v in values])
+
+
+def pad(x: Any, rest: int, fill: float) -> Any:
+    """Returns x [M] followed by `rest` times `fill`."""
+    return concatenate([x, np.full(rest, fill)])
+
+
+def fixed(x: Any) -> Any:
+    """Returns x, or each leaf of a tree, as something that carries no derivative."""
+    return jax.lax.stop_gradient(x) if _any_leaf(x) else x
+
+
+def set_at(x: Any, index: Any, values: Any) -> Any:
+    """Returns a copy of x with x[index] = values."""
+    if is_traced(x, index, values):
+        return jnp.asarray(x).at[index].set(values)
+    x = np.array(x)
+    x[index] = values
+    return x
+
+
+def add_at(x: Any, index: Any, values: Any) -> Any:
+    """Returns x [M] with the values added at the indices, repeated ones as often as they occur."""
+    if is_traced(x, index, values):
+        return jnp.asarray(x).at[index].add(values)
+    return x + np.bincount(np.ravel(index), np.ravel(values), len(x))
+
+
+def _any_leaf(tree: Any) -> bool:
+    return is_traced(*jax.tree.leaves(tree))
+
+
+def loop(count: Any, body: Callable[[Any, Any], Any], state: Any) -> Any:
+    """Returns the state after body(i, state) for i = 0..count-1."""
+    if _any_leaf((count, state)):
+        return jax.lax.fori_loop(0, count, body, state)
+    for i in range(int(count)):
+        state = body(i, state)
+    return state
+
+
+def while_loop(going: Callable[[Any], Any], body: Callable[[Any], Any], state: Any) -> Any:
+    """Returns the first state of state, body(state), ... at which `going` is False."""
+    if _any_leaf(state):
+        return jax.lax.while_loop(going, body, state)
+    while going(state):
+        state = body(state)
+    return state
+
+
+def cond(test: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
+    """Returns yes() or no()."""
+    if is_traced(test):
+        return jax.lax.cond(test, yes, no)
+    return yes() if test else no()
+
+
+def scan(body: Callable[[Any, Any], Any], state: Any, rows: Any) -> tuple[Any, Any]:
+    """Returns the last state and the stacked outputs of state, output = body(state, row)."""
+    if _any_leaf((state, rows)):
+        return jax.lax.scan(body, state, rows)
+    outputs = []
+    for row in zip(*jax.tree.leaves(rows), strict=True):
+        state, output = body(state, jax.tree.unflatten(jax.tree.structure(rows), row))
+        outputs.append(output)
+    return state, jax.tree.map(lambda *leaves: np.stack(leaves), *outputs)
+
+
+def map_over(body: Callable[[Any], Any], rows: Any) -> Any:
+    """Returns the stacked results of body(row)."""
+    if _any_leaf(rows):
+        return jax.lax.map(body, rows)
+    return scan(lambda _, row: (None, body(row)), None, rows)[1]
