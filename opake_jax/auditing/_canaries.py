@@ -44,7 +44,7 @@ class DiracCanaries:
             f"coordinates must be a non-empty vector of integers, got {coordinates!r}",
         )
         require(
-            unique.size == array.size and 0 <= unique[0] and unique[-1] < 2**31,
+            unique.size == array.size and unique[0] >= 0 and unique[-1] < 2**31,
             f"coordinates must be distinct indices in [0, 2^31), got {coordinates!r}",
         )
         check_real("scale", scale, low_open=True)

@@ -153,7 +153,7 @@ def points_from_runs(
 
     The canary is in for every other run.
     """
-    check_count("num_runs", num_runs, minimum=2)
+    check_count("num_runs", num_runs, minimum=2, maximum=10**8)  # 100 MB of members
     members = (np.arange(int(num_runs)) % 2 == 0)[:, None]
     scores = collect(run, members, key=key, statistic=statistic, chunk=chunk)
     return points_from_scores(

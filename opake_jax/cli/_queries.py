@@ -41,15 +41,15 @@ def _query(
     bounds: Callable[[Any, Any], Any],
     upper_bound: Callable[[Any, Any], Any],
 ) -> Answer:
-    """Returns one bracket, or a table computed in one vmapped call where a range was given."""
+    """Returns one bracket, or a table of upper bounds where a range was given."""
     asked, at = names
     given.need(args, "noise_multiplier", at)
     setting = given.setting(args)
     rows = given.grid(args, (*PARAMETERS, at))
     head = {"mechanism": str(setting), "relation": setting.relation}
     if len(rows) > 1:
-        for row, answer in zip(rows, _vmapped(setting, rows, at, upper_bound), strict=True):
-            row[asked] = answer
+        for row in rows:
+            row[asked] = float(upper_bound(_process(setting, row), row[at]))
         hidden = {asked} if setting.sampling != "none" else {asked, "sample_rate"}
         shown = [
             {k: shortest(v) for k, v in row.items() if k not in hidden}
@@ -72,30 +72,6 @@ def _query(
 
 def _process(setting: Setting, row: dict[str, Any]) -> Any:
     return setting.process(*(row[name] for name in PARAMETERS))
-
-
-def _vmapped(
-    setting: Setting,
-    rows: list[dict[str, Any]],
-    at: str,
-    upper_bound: Callable[[Any, Any], Any],
-) -> list[float]:
-    """Returns one upper bound for each row, from one compiled call."""
-    import jax
-    import numpy as np
-
-    from opake_jax import accounting
-
-    for row in rows:  # traced numbers cannot raise, so each is looked at first
-        _process(setting, row)
-        upper_bound(accounting.identity(), row[at])
-    columns = [np.array([row[name] for row in rows], np.float64) for name in (*PARAMETERS, at)]
-
-    def one(noise_multiplier: Any, sample_rate: Any, steps: Any, query: Any) -> Any:
-        return upper_bound(setting.process(noise_multiplier, sample_rate, steps), query)
-
-    with jax.enable_x64(True):  # in float32 a rate of 0.01 is less than 0.01
-        return [float(answer) for answer in jax.jit(jax.vmap(one))(*columns)]
 
 
 def calibrate(args: argparse.Namespace) -> Answer:

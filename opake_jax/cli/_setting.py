@@ -23,8 +23,8 @@ __all__ = [
 RELATIONS = ("add_remove", "zero_out", "replace_one")
 #: The numbers that make a process, in the order of `Setting.process`.
 PARAMETERS = ("noise_multiplier", "sample_rate", "steps")
-# A range this long is a slip of the keyboard, and its grid would fill the memory.
-_MAX_POINTS = 10_000
+# Each point is a question to the accountant, of some 30 ms: more is a slip of the keyboard.
+_MAX_POINTS = 1000
 # Which analysis an option asks for.
 _KINDS = {"capacity": "truncated", "workers": "parallel", "fixed_size": "fixed_size"}
 

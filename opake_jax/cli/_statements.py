@@ -43,18 +43,10 @@ def report(args: argparse.Namespace) -> Answer:
 
 def audit(args: argparse.Namespace) -> Answer:
     """Returns lower bounds from the scores of an attack on runs with and without a canary."""
-    import numpy as np
-
     from opake_jax import auditing
 
     delta, confidence = given.one(args, "delta"), given.one(args, "confidence")
-    if not zipfile.is_zipfile(args.scores):
-        raise ValueError(f"{args.scores} is no .npz file: numpy.savez writes one")
-    with np.load(args.scores, allow_pickle=False) as file:
-        missing = {"in_scores", "out_scores"} - set(file.files)
-        if missing:
-            raise ValueError(f"{args.scores} lacks the array {' and '.join(sorted(missing))}")
-        ins, outs = file["in_scores"], file["out_scores"]
+    ins, outs = _scores(args.scores)
     points = auditing.points_from_scores(ins, outs, confidence=confidence)
     area = auditing.auroc(ins, outs, confidence=confidence)
     power = auditing.tpr_at_fpr(ins, outs, _AUDITED_FPR, confidence=confidence)
@@ -79,6 +71,26 @@ def audit(args: argparse.Namespace) -> Answer:
         f"tpr_at_fpr_{_AUDITED_FPR}": power._asdict(),
     }
     return Answer(data, "\n".join(text))
+
+
+def _scores(path: str) -> list[Any]:
+    """Returns the arrays in_scores and out_scores of a .npz file."""
+    import numpy as np
+
+    if not zipfile.is_zipfile(path):
+        raise ValueError(f"{path} is no .npz file: numpy.savez writes one")
+    names = ("in_scores", "out_scores")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            found = {name: file[name] for name in names if name in file.files}
+    except (
+        Exception
+    ) as error:  # a damaged file: numpy, zipfile and zlib each have errors of their own
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise ValueError(f"{path} lacks the array {' and '.join(missing)}")
+    return [found[name] for name in names]
 
 
 def _interval(found: Any) -> str:

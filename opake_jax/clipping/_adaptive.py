@@ -13,7 +13,7 @@ from opake_jax.clipping._rules import Fixed
 from opake_jax.clipping._run import PrivateAux
 from opake_jax.types import ClippedSum, PyTree
 
-__all__ = ["AdaptiveGradFn", "AdaptiveState", "adaptive_clipped_grad"]
+__all__ = ["AdaptiveGradFn", "AdaptiveState", "adaptive_clipped_grad", "check_bounds"]
 
 
 class AdaptiveState(NamedTuple):
@@ -108,14 +108,22 @@ def adaptive_clipped_grad(
     check_real("clipping_norm", clipping_norm, low_open=True)
     check_real("quantile", quantile, low_open=True, high=1.0)
     check_real("learning_rate", learning_rate, low_open=True)
-    low, high = bounds
-    check_real("bounds[0]", low, low_open=True)
-    check_real("bounds[1]", high, low=low)
+    low, high = check_bounds(bounds)
     grad_fn = build(loss_fn, Fixed(), clipping_norm, Options(**options))
     return AdaptiveGradFn(
         grad_fn,
         clipping_norm,
         quantile=quantile,
         learning_rate=learning_rate,
-        bounds=(float(low), float(high)),
+        bounds=(low, high),
     )
+
+
+def check_bounds(bounds: Any) -> tuple[float, float]:
+    """Returns the pair (low, high) of positive finite numbers between which a norm stays."""
+    if not isinstance(bounds, (tuple, list)) or len(bounds) != 2:
+        raise TypeError(f"bounds must be a pair (low, high), got {bounds!r}")
+    low, high = bounds
+    check_real("bounds[0]", low, low_open=True)
+    check_real("bounds[1]", high, low=float(low))
+    return float(low), float(high)

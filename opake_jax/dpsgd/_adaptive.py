@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from opake_jax import clipping
 from opake_jax._checks import check_real
+from opake_jax.clipping._adaptive import check_bounds
 from opake_jax.types import ClippedSum, PyTree
 
 __all__ = ["AdaptiveClipping", "PlannedAdaptiveGradFn"]
@@ -41,6 +42,7 @@ class AdaptiveClipping:
         check_real("learning_rate", self.learning_rate, low_open=True)
         if self.count_noise_std is not None:
             check_real("count_noise_std", self.count_noise_std, low_open=True)
+        object.__setattr__(self, "bounds", check_bounds(self.bounds))
 
     def count_std(self, expected_batch_size: float) -> float:
         """Returns the noise std on the count, in records."""

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 
 from opake_jax import accounting, clipping, noise, sampling
-from opake_jax._checks import check_count, check_real, is_traced, require
+from opake_jax._checks import check_count, check_key, check_real, is_traced, require
 from opake_jax.accounting import Budget, Process
 from opake_jax.dpsgd._adaptive import AdaptiveClipping, PlannedAdaptiveGradFn
 from opake_jax.dpsgd._report import Report, round_down
@@ -25,6 +25,8 @@ __all__ = ["Plan", "plan"]
 _CAP_COST = 0.01
 # ... starting at this many standard deviations above the expected batch size.
 _CAP_SIGMAS = 6.0
+# A plan holds one noise multiplier for each step.
+_MOST_STEPS = 10**7
 # Noise multipliers where calibration starts to look; `calibrate` widens the bracket by itself.
 _SEARCH = (0.1, 20.0)
 # An index that the sampler draws is one of these, unless the caller says what else it is.
@@ -235,6 +237,7 @@ class Plan:
         jax gives the seed s the words (0, s); a key from the operating system has a zero first
         word with probability 2^-32. What was folded or split from a seed cannot be told from it.
         """
+        check_key("key", key)
         if is_traced(key):
             return
         seeded = bool(key_data(key)[0] == 0)
@@ -274,10 +277,10 @@ def plan(
     """Returns a Plan: sampler, clipping, noise and accounting of one DP-SGD run.
 
     Args:
-      dataset_size: number of records, public, at least 1.
+      dataset_size: number of records, public, in [1, 2^31].
       expected_batch_size: expected number of records of a step, in (0, dataset_size]; the sum is
         divided by it.
-      num_steps: number of steps, at least 1.
+      num_steps: number of steps, in [1, 10^7].
       clipping_norm: bound on the L2 norm of each record's gradient, positive.
       budget: what the whole run may cost (`accounting.epsilon_budget(3.0, delta=1e-5)`): the noise
         multiplier is calibrated to it. Exactly one of `budget` and `noise_multiplier` is given.
@@ -297,7 +300,7 @@ def plan(
       ValueError, TypeError: an argument out of range, a missing one of a pair, a budget that no
         noise multiplier can meet.
     """
-    dataset_size = check_count("dataset_size", dataset_size, minimum=1)
+    dataset_size = check_count("dataset_size", dataset_size, minimum=1, maximum=2**31)
     check_real(
         "expected_batch_size",
         expected_batch_size,
@@ -305,7 +308,7 @@ def plan(
         low_open=True,
         high_open=False,
     )
-    num_steps = check_count("num_steps", num_steps, minimum=1)
+    num_steps = check_count("num_steps", num_steps, minimum=1, maximum=_MOST_STEPS)
     check_real("clipping_norm", clipping_norm, low_open=True)
     require(
         (budget is None) != (noise_multiplier is None),
@@ -319,6 +322,12 @@ def plan(
         raise TypeError(
             f"budget must be a Budget such as epsilon_budget(3.0, delta=1e-5), got {budget!r}"
         )
+    if sampler is not None and not isinstance(sampler, sampling.Sampler):
+        raise TypeError(f"sampler must be one of opake_jax.sampling, got {sampler!r}")
+    if adaptive is not None and not isinstance(adaptive, AdaptiveClipping):
+        raise TypeError(f"adaptive must be AdaptiveClipping(...) or None, got {adaptive!r}")
+    if not isinstance(unit, str):
+        raise TypeError(f"unit must say in words whose data is protected, got {unit!r}")
     delta = _delta(budget, delta)
     rate = float(expected_batch_size) / dataset_size
     if capacity is not None:
@@ -359,8 +368,8 @@ def plan(
         sampler = _poisson(dataset_size, rate, capacity)
     else:
         require(
-            getattr(sampler, "dataset_size", dataset_size) == dataset_size,
-            f"the sampler is for {getattr(sampler, 'dataset_size', None)} records, the plan for {dataset_size}",
+            sampler.dataset_size == dataset_size,
+            f"the sampler is for {sampler.dataset_size} records, the plan for {dataset_size}",
         )
     if noise_multiplier is None:
         chosen = sampler
@@ -410,17 +419,18 @@ def _delta(budget: Budget | None, delta: float | None) -> float:
 
 def _schedule(noise_multiplier: float | Sequence[float], num_steps: int) -> tuple[float, ...]:
     """Returns one noise multiplier for each step, checked."""
-    if isinstance(noise_multiplier, (list, tuple)) or np.ndim(noise_multiplier) == 1:
-        values = list(noise_multiplier)  # type: ignore[arg-type]
+    several = isinstance(noise_multiplier, (list, tuple)) or np.ndim(noise_multiplier) == 1
+    values = list(noise_multiplier) if several else [noise_multiplier]  # type: ignore[arg-type]
+    if several:
         require(
             len(values) == num_steps,
             f"noise_multiplier has {len(values)} entries for {num_steps} steps: give one for each",
         )
-    else:
-        values = [noise_multiplier] * num_steps  # type: ignore[list-item]
-    for value in dict.fromkeys(values):
+    for value in values:
+        if is_traced(value):
+            raise TypeError("noise_multiplier must be concrete: a plan is decided before it runs")
         check_real("noise_multiplier", value)
-    return tuple(float(v) for v in values)
+    return tuple(float(v) for v in values) * (1 if several else num_steps)
 
 
 def _choose_capacity(

@@ -161,8 +161,8 @@ def test_canaries_are_distinct_coordinates(coordinates, scale):
     chosen=arguments({"num_runs": (2, 3), "chunk": (1, 2), "num_thresholds": (1, 3)}), root=st.one_of(st.just(key(0)), ODD)
 )  # fmt: skip
 def test_runs_are_counted_and_keyed(chosen, root):
-    if any(isinstance(v, (int, float)) and abs(v) > 10**4 and v < 10**5 for v in chosen.values()):
-        return
+    if chosen["num_runs"] == 10**6:
+        return  # legal and long
     run = lambda k, member: jnp.ones((1, 1)) * member + jax.random.normal(k, (1, 1))  # noqa: E731
     points, _ = answer(
         lambda: auditing.points_from_runs(run, key=root, statistic=auditing.total, **chosen)

@@ -128,7 +128,7 @@ OPTIONS = {"floor": (0.0, 0.1), "eps": (0.0, 1e-8)}
 @fuzz(60)
 @given(data=st.data())
 def test_an_optimizer_of_moments_is_refused_or_steps_finitely(make, decays, data):
-    chosen = data.draw(arguments({**OPTIONS, **{name: (0.0, 0.9) for name in decays}}))
+    chosen = data.draw(arguments({**OPTIONS, **dict.fromkeys(decays, (0.0, 0.9))}))
     tx, _ = answer(lambda: make(0.1, **chosen))
     if tx is not None:
         assert isinstance(tx, optax.GradientTransformation)
