@@ -420,7 +420,7 @@ def _delta(budget: Budget | None, delta: float | None) -> float:
 def _schedule(noise_multiplier: float | Sequence[float], num_steps: int) -> tuple[float, ...]:
     """Returns one noise multiplier for each step, checked."""
     several = isinstance(noise_multiplier, (list, tuple)) or np.ndim(noise_multiplier) == 1
-    values = list(noise_multiplier) if several else [noise_multiplier]  # type: ignore[arg-type]
+    values: list[Any] = list(noise_multiplier) if several else [noise_multiplier]  # type: ignore[arg-type]
     if several:
         require(
             len(values) == num_steps,
