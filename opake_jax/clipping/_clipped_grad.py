@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from opake_jax._checks import check_key, check_real
 from opake_jax.clipping._auto import Auto
@@ -60,8 +61,10 @@ class GradFn:
     ) -> tuple[ClippedSum, PrivateAux]:
         """Returns the same at another clipping norm."""
         options = self.spec.options
-        mask = None if mask is None else jnp.asarray(mask)
+        if mask is not None and not hasattr(mask, "dtype"):
+            mask = np.asarray(mask)  # before jax, whose message would not name the mask
         check_batch(batch, mask, options.unit_axis)
+        mask = None if mask is None else jnp.asarray(mask)
         _check_key(self.spec, key)
         parts = partition(params, options.trainable)
         norms = limit.norms if isinstance(limit, PerGroup) else (limit,)

@@ -48,7 +48,8 @@ def projection(basis: PyTree) -> Projection:
     leaves = jax.tree.leaves(basis)
     for path, leaf in jax.tree_util.tree_leaves_with_path(basis):
         name = jax.tree_util.keystr(path)
-        if is_traced(leaf) or not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+        dtype = getattr(leaf, "dtype", None)
+        if is_traced(leaf) or dtype is None or not jnp.issubdtype(dtype, jnp.floating):
             raise TypeError(
                 f"basis{name} must be a concrete floating-point array, made outside jit"
             )
