@@ -217,12 +217,9 @@ def renyi_grid(sigmas: Any, rates: Any) -> Answer:
 
     import opake_jax.accounting as acc
 
-    orders = acc.RDP().orders
-
     def one(sigma: Any, rate: Any) -> Any:
-        return acc.rdp.to_epsilon(
-            1000 * acc.rdp.poisson_gaussian(sigma, rate, orders), orders, 1e-5
-        )
+        process = acc.poisson(acc.gaussian(sigma), rate) * 1000
+        return process.epsilon_at(1e-5, accountant=acc.RDP())
 
     grid = jax.jit(jax.vmap(jax.vmap(one, (None, 0)), (0, None)))
     return lambda: float(np.mean(grid(sigmas, rates)))

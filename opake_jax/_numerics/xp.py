@@ -58,6 +58,7 @@ def _either(known: Callable[..., Any], traced: Callable[..., Any]) -> Callable[.
 
 abs = _either(np.abs, jnp.abs)
 all = _either(np.all, jnp.all)
+any = _either(np.any, jnp.any)  # noqa: A001
 append = _either(np.append, jnp.append)
 arcsinh = _either(np.arcsinh, jnp.arcsinh)
 arctan2 = _either(np.arctan2, jnp.arctan2)

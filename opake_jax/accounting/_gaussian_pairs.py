@@ -275,7 +275,11 @@ def _cells(mixtures: _Mixtures, x: jax.Array, sides: jax.Array) -> _Cells:
     cell = base[:, :-1] + log_width
     leaves = xp.log(xp.maximum(left, 0.0) + slack) + cell + cell_error
     arrives = xp.log(right[sides] + slack) + cell + cell_error
-    arrives = xp.where(wide, _largest(mixtures, x, wide, sides), arrives)
+    arrives = xp.cond(
+        xp.any(wide),
+        lambda: xp.where(wide, _largest(mixtures, x, wide, sides), arrives),
+        lambda: arrives,
+    )
     none = xp.full((sides.shape[0], 1), -xp.inf)
     leaves = xp.concatenate([xp.where(wide, -xp.inf, leaves), none], 1)
     up = xp.logaddexp(leaves, xp.concatenate([none, arrives], 1)) + 2 * ULP

@@ -39,10 +39,10 @@ class PLD:
             lower, upper = evaluate_traced(epsilon_core, (parts, delta), _OUT)
             return lower, upper
         with quietly():
-            return Problem(parts).epsilon(math.log(delta), self._tight_epsilon)
+            return Problem(parts).epsilon(math.log(delta), self._excess)
 
-    def _tight_epsilon(self, lower: float, upper: float) -> bool:
-        return upper - lower <= max(self.rtol * upper, _ABSOLUTE)
+    def _excess(self, lower: float, upper: float) -> float:
+        return (upper - lower) / max(self.rtol * upper, _ABSOLUTE) if upper > lower else 0.0
 
     def delta_bounds(self, parts: Any, epsilon: Any) -> tuple[Any, Any]:
         """Returns (lower, upper) around delta at `epsilon`."""
@@ -50,11 +50,11 @@ class PLD:
             lower, upper = evaluate_traced(delta_core, (parts, epsilon), _OUT)
             return lower, upper
 
-        def tight(lower: float, upper: float) -> bool:
-            return upper == -math.inf or math.exp(lower - upper) >= 1 - self.rtol
+        def excess(lower: float, upper: float) -> float:
+            return -math.expm1(lower - upper) / self.rtol if lower < upper else 0.0
 
         with quietly():
-            low, high = Problem(parts).log_delta(float(epsilon), tight)
+            low, high = Problem(parts).log_delta(float(epsilon), excess)
         return float(np.exp(low) * (1 - 4e-16)), min(float(np.exp(high) * (1 + 4e-16)), 1.0)
 
     def epsilon_trajectory(self, parts: Any, counts: Any, delta: Any) -> tuple[Any, Any]:
@@ -71,7 +71,7 @@ class PLD:
             return lower, upper
         counts = np.asarray(counts, np.float64)
         with quietly():
-            ends = Problem(parts).trajectory(counts, math.log(delta), self._tight_epsilon)
+            ends = Problem(parts).trajectory(counts, math.log(delta), self._excess)
         return ends[0], ends[1]
 
     def beta_bounds(self, parts: Any, alpha: Any) -> tuple[Any, Any]:
@@ -84,8 +84,8 @@ class PLD:
             lower, upper = evaluate_traced(beta_core, (parts, alpha), _OUT)
             return lower, upper
 
-        def tight(lower: float, upper: float) -> bool:
-            return upper - lower <= 10 * self.rtol * upper
+        def excess(lower: float, upper: float) -> float:
+            return (upper - lower) / (10 * self.rtol * upper) if upper > lower else 0.0
 
         with quietly():
-            return Problem(parts).beta(float(alpha), tight)
+            return Problem(parts).beta(float(alpha), excess)

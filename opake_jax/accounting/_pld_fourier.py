@@ -45,6 +45,7 @@ import numpy as np
 from opake_jax._numerics import NUFFT_ERROR, logsumexp, nufft, xp
 from opake_jax.accounting._pairs import ULP
 from opake_jax.accounting._pld_tilt import (
+    ALIAS,
     Contour,
     Query,
     Steps,
@@ -60,6 +61,7 @@ __all__ = [
     "Spectrum",
     "alias_of",
     "answer",
+    "at_most",
     "bounds_on",
     "chernoff_tails",
     "compose",
@@ -71,7 +73,7 @@ __all__ = [
     "step_spectrum",
 ]
 
-_BAND = 1e-6  # relative budget of delta for what lies beyond the band limit
+_BAND = 3e-5  # relative budget of delta for what lies beyond the band limit
 _ROOT_STEPS = (
     8  # Newton's steps: 6 suffice from the saddle point; every step's bracket is certified
 )
@@ -258,7 +260,7 @@ def alias_of(epsilon: jax.Array, contour: Contour, tails: ChernoffTails) -> jax.
     """Returns the bound on the periodisation terms, tilt > 0."""
     tilt, window = contour.tilt, contour.window
     # c: where Chernoff's bound on the left tail has fallen to the contour's budget.
-    budget = xp.log(1e-6 * contour.size)
+    budget = xp.log(ALIAS * contour.size)
     left_end = (budget - tails.log_left) / contour.left
     c = xp.maximum(window - xp.maximum(epsilon - left_end, 0.0), 0.0)
     left = xp.exp(xp.minimum(tails.log_left + contour.left * (epsilon - window + c), 0.0))
@@ -331,6 +333,26 @@ def answer(steps: Steps, query: Query, frequencies: int) -> tuple[Bounds, Contou
     contour = choose_contour(steps, query)
     spectrum = spectrum_of(steps, contour, frequencies)
     return bounds_on(steps, query, contour, spectrum), contour
+
+
+def at_most(steps: Steps, query: Query, tilts: Any) -> float:
+    """Returns Chernoff's bound from above on epsilon (or log delta), the least over the known tilts."""
+    infinite = log_infinite_delta(steps)
+    if query.solve and not infinite < query.log_delta:
+        return np.inf
+    best = np.inf
+    for tilt in tilts:
+        moment = _log_moment(steps, 0, tilt, 1.0)
+        if query.solve:
+            room = query.log_delta + np.log1p(-np.exp(infinite - query.log_delta))
+            found = renyi_epsilon(tilt, moment, room)
+            found = found + 16 * ULP * (1 + abs(moment) + abs(room)) / tilt
+        else:
+            found = moment - tilt * query.epsilon + log_peak(tilt)
+            found = np.logaddexp(found, infinite)
+            found = found + 32 * ULP * (1 + abs(moment) + tilt * query.epsilon)
+        best = min(best, found) if found == found else best
+    return float(max(best, 0.0) if query.solve else best)
 
 
 def bounds_on(steps: Steps, query: Query, contour: Contour, spectrum: Spectrum) -> Bounds:

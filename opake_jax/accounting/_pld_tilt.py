@@ -15,6 +15,7 @@ from opake_jax._numerics import logsumexp, xp
 from opake_jax.accounting._pairs import Tails
 
 __all__ = [
+    "ALIAS",
     "Contour",
     "Query",
     "Rough",
@@ -33,7 +34,7 @@ __all__ = [
 
 _COARSE = 256
 # Relative budget of delta for periodisation; the window grows with its log only.
-_ALIAS = 1e-6
+ALIAS = 1e-5
 # What the tails of one step may cost: high losses that become infinite, relative to delta; low losses that
 # move up, in probability over all steps.
 _HIGH, _LOW = 1e-7, 1e-8
@@ -198,7 +199,7 @@ def choose_contour(steps: Steps, query: Query) -> Contour:
     tilt, value, mean, end = pick_tilt(rough, goal)
     spread = rough.spread_at(tilt)
     size = expected_size(tilt, spread) * query.size
-    log_alias = xp.log(_ALIAS * size)
+    log_alias = xp.log(ALIAS * size)
     centre = _centre(query, tilt, value, mean, spread, size, end)
     right, left, right_tilt, left_tilt = window_ends(rough, tilt, spread, value, log_alias)
     reach = xp.maximum(right - centre, centre - left - log_alias / tilt)

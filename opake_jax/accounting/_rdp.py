@@ -18,11 +18,12 @@ _OUTWARD = 1e-10
 
 
 # Grids of order - 1, in equal ratios: below 1.01 log(1/delta)/(order - 1) exceeds any epsilon of use, 2^20 serves
-# an epsilon of 1e-5. The coarse one is laid again between the neighbours of its best order, in steps of
-# 0.9 %: near the phase transition of a small sample rate epsilon moves as much as the order does.
-_COARSE = 1 + np.geomspace(0.01, 2.0**20, 64)
+# an epsilon of 1e-5. The coarse one is laid again between the neighbours of its best order, twice, to steps of
+# 0.8 %: near the phase transition of a small sample rate epsilon moves as much as the order does.
+_COARSE = 1 + np.geomspace(0.01, 2.0**20, 40)
 _RATIO = (_COARSE[1] - 1) / (_COARSE[0] - 1)
-_BETWEEN = _RATIO ** np.linspace(-1.0, 1.0, 64)
+_BETWEEN = np.linspace(-1.0, 1.0, 13)
+_REFINEMENTS = 2
 _DENSE = 1 + np.geomspace(0.01, 2.0**20, 380)  # where one set of orders serves many questions
 
 
@@ -111,17 +112,17 @@ def _refined(parts: Any, orders: Any, cost: Callable[[Any, Any], Any]) -> jax.Ar
         return xp.min(cost(*_divergences(parts, orders)))
 
     def lay(_: Any, state: Any) -> Any:
-        orders, best = state
+        orders, best, reach = state
         values = cost(*_divergences(parts, orders))
         lowest = xp.min(values)
         # Not argmin: in float64 it cannot be lowered within a float32 program.
         winner = xp.min(xp.where(values <= lowest, orders, xp.inf))
         winner = xp.where(xp.isfinite(winner), winner, 2.0)
-        around = 1 + (winner - 1) * xp.asarray(_BETWEEN)
-        return xp.fixed(around), xp.minimum(best, lowest)
+        around = 1 + (winner - 1) * xp.exp(reach * _BETWEEN)
+        return xp.fixed(around), xp.minimum(best, lowest), reach / (len(_BETWEEN) // 2)
 
-    start = (xp.asarray(_COARSE), xp.asarray(xp.inf, xp.float64))
-    return xp.loop(2, lay, start)[1]
+    coarse = lay(0, (_COARSE, np.float64(np.inf), np.float64(np.log(_RATIO))))
+    return xp.loop(_REFINEMENTS, lay, coarse)[1]
 
 
 def _epsilon(parts: Any, orders: Any, delta: Any) -> jax.Array:

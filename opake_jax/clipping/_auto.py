@@ -20,6 +20,10 @@ _CACHE = 16 * 2**20
 # Each part reads and adds to all weights once, so it must do this many multiply-adds of the forward pass for each weight: a part of one
 # example pays at 128 positions; at one position parts of 64 were still 1.15 to 8 times slower than the batch (dense layers, one CPU thread).
 _PRODUCTS_PER_WEIGHT = 100.0
+# The price of a part, in multiply-adds of the forward pass for each weight: parts of 64 and 4 of the MLP above took 1.15 and 5.5 of the batch's time.
+_PART = 15.0
+# Time of two backward passes beside book-keeping, on parts of one size: a decoder that recomputes its layers, 1.58 and 1.12 of the plain step.
+_SECOND = 1.4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,11 +32,11 @@ class Auto:
 
     It runs `Ghost` (or `Vmap` where every gradient is needed: `pre_clipping`, `second_moment`) on the whole batch at once; on
     a CPU in parts if the batch's values leave the cache and a part has enough work for each weight, never with convolutions; and in
-    parts wherever the limit asks for it.
+    parts wherever the limit asks for it. Where these would be too small to pay, it runs the backward pass twice on larger ones.
 
     Args:
-      memory_limit: bytes of temporary memory to stay below, estimated from the program's values, at least 1; None: no limit. One row at a
-        time is the least that is tried.
+      memory_limit: bytes of temporary memory to stay below, estimated from the program's values, at least 1; None: no limit, or what a plain
+        step keeps if the loss recomputes (`jax.checkpoint`). One row at a time is the least that is tried.
 
     Raises:
       TypeError, ValueError: a limit that is no whole number of at least 1.
@@ -47,28 +51,44 @@ class Auto:
 
     def sums(self, problem: Problem, leaves: list[jax.Array], rows: Rows) -> Sums:
         """Returns the clipped sums of these rows."""
-        every = problem.transform is not None or problem.second_moment
-        engine: Engine = Vmap() if every else Ghost(self.memory_limit)
-        size = self._part(problem, leaves, rows, every)
-        return in_parts(engine, size, problem, leaves, rows)
-
-    def _part(self, problem: Problem, leaves: list[jax.Array], rows: Rows, every: bool) -> int:
-        """Returns the number of rows to work on at once."""
         count = rows.mask.shape[0]
         example, key = jax.tree.map(lambda x: x[0], (rows.batch, rows.keys))
         work = work_of(problem, leaves, example, key)
         weights = sum(leaf.size for leaf in leaves)
+        every = problem.transform is not None or problem.second_moment
         size = count
         if jax.default_backend() == "cpu" and not work.convolves:
             size = min(size, _cheapest(work, count, weights, every))
-        if self.memory_limit is not None:
-            each = work.total + (4 * weights if every else 0)
-            size = min(size, max(1, int(self.memory_limit // max(each, 1))))
-        if size < count and not varying_axes((leaves, rows)):
-            # The batch may lie on all devices (that does not show here): a part must too.
-            size = min(count, -(-size // jax.device_count()) * jax.device_count())
-        parts = -(-count // size)
-        return -(-count // parts)
+        engine: Engine
+        if every:
+            engine, size = Vmap(), min(size, self._most(count, work.total + 4 * weights, None))
+        else:
+            # A loss that recomputes says that memory is short: no more than it keeps itself.
+            kept = work.total + work.at_once
+            limit = count * kept if work.recomputed else None
+            once = min(size, self._most(count, work.total + work.recomputed, limit))
+            twice = min(size, self._most(count, kept, limit))
+            part = _PART * weights / max(work.products, 1.0)
+            second = _SECOND + part / twice < 1.0 + part / once
+            engine, size = (
+                Ghost(self.memory_limit, second_backward=second),
+                twice if second else once,
+            )
+        return in_parts(engine, _even(size, leaves, rows), problem, leaves, rows)
+
+    def _most(self, count: int, each: float, limit: float | None) -> int:
+        """Returns how many rows may be worked on at once if each keeps `each` bytes; `limit` holds where the user gave none."""
+        limit = limit if self.memory_limit is None else float(self.memory_limit)
+        return count if limit is None else min(count, max(1, int(limit // max(each, 1))))
+
+
+def _even(size: int, leaves: list[jax.Array], rows: Rows) -> int:
+    """Returns the size of the parts when all are made about equal."""
+    count = rows.mask.shape[0]
+    if size < count and not varying_axes((leaves, rows)):
+        # The batch may lie on all devices (that does not show here): a part must too.
+        size = min(count, -(-size // jax.device_count()) * jax.device_count())
+    return -(-count // -(-count // size))
 
 
 def _cheapest(work: Work, count: int, weights: int, every: bool) -> int:

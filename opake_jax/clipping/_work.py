@@ -23,13 +23,17 @@ class Work(NamedTuple):
     Attributes:
       products: multiply-adds of matrix products and convolutions.
       largest: bytes of the largest value that an equation makes.
-      total: bytes of all values that equations make, what a backward pass may keep at most.
+      total: bytes of all values that equations make, what a backward pass may keep at most; those that are recomputed are not in it.
+      recomputed: bytes of all values that are recomputed (`jax.checkpoint`).
+      at_once: the most of them that are there at the same time.
       convolves: whether there is a convolution.
     """
 
     products: float
     largest: int
     total: float
+    recomputed: float
+    at_once: float
     convolves: bool
 
 
@@ -39,7 +43,8 @@ def work_of(problem: Problem, leaves: list[jax.Array], example: Any, key: Any) -
 
 
 def _of(program: Program) -> Work:
-    products, largest, total, convolves = 0.0, 0, 0.0, False
+    products, largest, convolves = 0.0, 0, False
+    total, recomputed, at_once = 0.0, 0.0, 0.0
     for equation in program.equations:
         name, turns = name_of(equation), 1
         if name == "scan":
@@ -49,15 +54,20 @@ def _of(program: Program) -> Work:
         for part in map(_of, inner):
             products += turns * part.products
             largest = max(largest, part.largest)
-            # What recomputation drops is not kept.
-            total += 0.0 if name in ("remat2", "checkpoint") else turns * part.total
+            if name in ("remat2", "checkpoint"):
+                recomputed += part.total + part.recomputed
+                at_once = max(at_once, part.total + part.at_once)
+            else:
+                total += turns * part.total
+                recomputed += turns * part.recomputed
+                at_once = max(at_once, part.at_once)
             convolves |= part.convolves
         sizes = [_bytes(v.aval) for v in equation.outvars]
         largest = max([largest, *sizes])
         total += sum(sizes)
         products += _products(name, equation)
         convolves |= name == "conv_general_dilated"
-    return Work(products, largest, total, convolves)
+    return Work(products, largest, total, recomputed, at_once, convolves)
 
 
 def _bytes(aval: Any) -> int:

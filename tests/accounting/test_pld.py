@@ -81,7 +81,7 @@ def test_large_sigma_is_as_tight_as_any(sigma, q, count, delta, low, high):
     lower, upper = ENGINE.epsilon_bounds(subsampled(sigma, q, count), delta)
     assert lower <= high
     assert upper >= low
-    assert upper - lower <= 3e-5 * upper
+    assert upper - lower <= 1e-4 * upper
 
 
 # sigma, q, epsilon of one step; the last two have epsilon near, and past, the supremum of "add", -log(1-q).
@@ -234,7 +234,7 @@ def test_other_levels_and_tilts_never_contradict():
             problem = levels.Problem(subsampled(sigma, q, round(count)))
             found = []
             for level, size in ((0, 1.0), (0, 1e-3), (1, 1.0)):
-                search = levels._Search(problem, lambda *_: False, 0.0, math.inf)
+                search = levels._Search(problem, lambda *_: 2.0, 0.0, math.inf)
                 search.sizes = [size] * problem.directions
                 search.look(
                     level,

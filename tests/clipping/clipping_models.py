@@ -116,6 +116,44 @@ def rnn():
     return loss, params, tokens(6, 7)
 
 
+def nested_loops():
+    """A loop in a loop, both recomputed, over stacks that are flipped or shared."""
+    params = {
+        "w": jnp.stack([draw(2, 5, 5, seed=i) for i in range(3)]),
+        "b": draw(3, 2, 5, seed=4),
+        "v": draw(5, 5, seed=5),
+    }
+
+    def loss(p, x):
+        @jax.checkpoint
+        def inner(x, layer):
+            return jnp.tanh(x @ layer["w"].T + layer["b"]), None
+
+        @jax.checkpoint
+        def outer(x, layers):
+            x, _ = lax.scan(inner, x, layers)
+            return jnp.tanh(x @ p["v"]), None
+
+        x, _ = lax.scan(outer, x, {"w": jnp.flip(p["w"], 0), "b": p["b"]})
+        return jnp.sum(jnp.square(x))
+
+    return loss, params, data(4, 5)
+
+
+def cropped():
+    """A weight whose gradient is cropped on its way: no isometry, so its norm is that of what is left."""
+
+    @jax.custom_vjp
+    def grown(w):
+        return jnp.pad(w, ((0, 2), (0, 0)), mode="edge")
+
+    def back(_, g):
+        return (lax.pad(g, 0.0, ((0, -2, 0), (0, 0, 0))),)
+
+    grown.defvjp(lambda w: (grown(w), None), back)
+    return lambda w, x: jnp.sum(jnp.sin(x @ grown(w))), draw(4, 5), data(3, 6)
+
+
 def squares():
     return {"w": draw(6, 6, seed=1), "a": draw(6, 2, seed=2), "b": draw(2, 6, seed=3)}
 
@@ -206,6 +244,8 @@ PLAIN = {
     "transformer scan": functools.partial(transformer, scan=True),
     "transformer scan remat": functools.partial(transformer, scan=True, remat=True),
     "rnn": rnn,
+    "nested loops": nested_loops,
+    "cropped": cropped,
     "weight decay": weight_decay,
     "decay on table": decay_on_table,
     "twice": twice,

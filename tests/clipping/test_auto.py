@@ -5,8 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from clipping_models import PLAIN
+from jax import lax
 
 from opake_jax import clipping
+from opake_jax.clipping import _auto
 from opake_jax.clipping._jaxpr import inner_programs, name_of, trace
 
 
@@ -57,6 +59,43 @@ def test_a_memory_limit_makes_parts():
     x = jax.ShapeDtypeStruct((32, 512, 64), jnp.float32)
     (parts,) = loops(wide, W, x, clipping.Auto(memory_limit=2**20))
     assert 8 <= parts <= 16
+
+
+def recomputed(params, x):
+    """Four layers of two products; the inner values are recomputed."""
+
+    @jax.checkpoint
+    def layer(x, w):
+        return jnp.tanh(jnp.tanh(x @ w) @ w.T), None
+
+    return jnp.sum(lax.scan(layer, x, params)[0])
+
+
+@pytest.mark.parametrize(
+    ("positions", "limit", "second"),
+    [
+        (32, None, False),  # parts of book-keeping do all that memory asks for
+        (1, None, True),  # at one position they would have too little work for the weights
+        (1, 2**30, False),  # memory for all
+    ],
+)
+def test_a_second_backward_pass_only_where_parts_would_be_too_small(
+    monkeypatch, positions, limit, second
+):
+    """16 rows of four recomputed layers: book-keeping holds twenty values of a row, two passes nine of them."""
+    chosen = []
+
+    def in_parts(engine, size, *args):
+        chosen.append((engine.second_backward, size))
+        return original(engine, size, *args)
+
+    original = _auto.in_parts
+    monkeypatch.setattr(_auto, "in_parts", in_parts)
+    w, x = (jax.ShapeDtypeStruct(s, jnp.float32) for s in ((4, 64, 64), (16, positions, 64)))
+    grad_fn = clipping.clipped_grad(recomputed, 1.0, engine=clipping.Auto(limit))
+    jax.eval_shape(lambda w, x: grad_fn(w, x)[0].tree, w, x)
+    assert [way for way, _ in chosen] == [second]
+    assert (chosen[0][1] < 16) == (limit is None and not second)
 
 
 def test_every_gradient_is_computed_in_parts_that_fit():

@@ -1,6 +1,7 @@
 """The engine: norms and weighted sums of per-example gradients that are mostly never computed."""
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -11,7 +12,8 @@ from opake_jax.clipping._ghost._forms import Form, Whole
 from opake_jax.clipping._ghost._norms import squared_norm_of
 from opake_jax.clipping._ghost._sums import Operands, Summand, summand
 from opake_jax.clipping._ghost._trace import gradient_forms
-from opake_jax.clipping._problem import Problem, Rows, Sums, cleaned, squared_norm, weigh
+from opake_jax.clipping._ghost._two_backward import two_backward
+from opake_jax.clipping._problem import Problem, Rows, Sums, cleaned, weigh
 from opake_jax.clipping._vmap import Vmap
 
 __all__ = ["Ghost", "ways"]
@@ -28,15 +30,21 @@ class Ghost:
     Args:
       memory_limit: bytes of per-example gradients that may be kept at once; None: no limit.
       machine: prices by which the way of each leaf is chosen; None: those of the backend.
+      second_backward: run the backward pass a second time for the weighted sums, instead of keeping activations and cotangents of all
+        leaves until the norms are known. Slower, with the memory of a plain step; for losses that recompute (`jax.checkpoint`).
     """
 
     memory_limit: int | None = None
     machine: Machine | None = None
+    second_backward: bool = False
 
     def sums(self, problem: Problem, leaves: list[jax.Array], rows: Rows) -> Sums:
         """Returns the clipped sums of these rows."""
         if problem.transform is not None or problem.second_moment:
             return Vmap().sums(problem, leaves, rows)
+        if self.second_backward:
+            pick = functools.partial(ways, batch=rows.mask.shape[0], engine=self)
+            return two_backward(problem, leaves, rows, pick)
         summands: list[Summand] = []
 
         def one(example: Any, key: Any) -> Any:
@@ -46,10 +54,7 @@ class Ghost:
             summands.clear()
             chosen = ways(forms, rows.mask.shape[0], self)
             for f, way in zip(forms, chosen, strict=True):
-                if isinstance(f, Whole):
-                    square, kept = squared_norm(f.value.array[None])[0], None
-                else:
-                    square, kept = squared_norm_of(f, way)
+                square, kept = squared_norm_of(f, way)
                 squares.append(square)
                 summands.append(summand(f, kept, operands))
             return (loss, aux, squares, operands.varying), operands.fixed
@@ -70,6 +75,7 @@ class Ghost:
 def ways(forms: list[Form], batch: int, engine: Ghost) -> list[Way]:
     """Returns how each leaf's norm is computed for a batch of this size."""
     room = math.inf if engine.memory_limit is None else float(engine.memory_limit)
+    room = 0.0 if engine.second_backward else room  # nothing is kept between the passes
     prices = machine() if engine.machine is None else engine.machine
     out = []
     for f in forms:

@@ -8,7 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from opake_jax.clipping._ghost._liveness import is_row_scatter, lazy_operands, lazy_variables
+from opake_jax.clipping._ghost._liveness import (
+    Want,
+    is_row_scatter,
+    lazy_operands,
+    lazy_variables,
+)
 from opake_jax.clipping._ghost._scan import run_scan
 from opake_jax.clipping._ghost._terms import (
     Apply,
@@ -16,6 +21,7 @@ from opake_jax.clipping._ghost._terms import (
     Convolution,
     Known,
     Lazy,
+    Reduce,
     Reshape,
     RowScatter,
     Transpose,
@@ -39,8 +45,13 @@ __all__ = ["run"]
 Value = Known | Lazy
 
 
-def run(program: Program, wanted: list[bool], arguments: list[Value]) -> list[Value]:
-    """Returns the outputs of the program: those that are wanted lazily may come as terms."""
+def run(
+    program: Program, wanted: list[Want], arguments: list[Value], reduce: Reduce | None = None
+) -> list[Value]:
+    """Returns the outputs of the program: those that are wanted lazily may come as terms.
+
+    With `reduce`, the slices of a gradient that a loop would stack are reduced in the loop.
+    """
     lazy = lazy_variables(program, wanted)
     known: dict[Any, Value] = {v: Known(x, False) for v, x in program.constants}
     known.update(zip(program.invars, arguments, strict=True))
@@ -49,21 +60,25 @@ def run(program: Program, wanted: list[bool], arguments: list[Value]) -> list[Va
         return Known(constant(atom), False, "constant") if is_constant(atom) else known[atom]
 
     for equation in program.equations:
-        outs = [v in lazy for v in equation.outvars]
-        values = _equation(equation, outs, [read(atom) for atom in equation.invars])
-        for v, value, may in zip(equation.outvars, values, outs, strict=True):
-            known[v] = value if may else materialise(value)
-    out = [read(atom) for atom in program.outvars]
-    return [x if may else materialise(x) for x, may in zip(out, wanted, strict=True)]
+        outs = [lazy.get(v) for v in equation.outvars]
+        values = _equation(equation, outs, [read(atom) for atom in equation.invars], reduce)
+        known.update(zip(equation.outvars, _as_wanted(values, outs), strict=True))
+    return _as_wanted([read(atom) for atom in program.outvars], wanted)
 
 
-def _equation(equation: Any, wanted: list[bool], values: list[Value]) -> list[Value]:
-    if any(wanted):
+def _as_wanted(values: list[Value], wanted: list[Want]) -> list[Value]:
+    return [materialise(x) if w is None else x for x, w in zip(values, wanted, strict=True)]
+
+
+def _equation(
+    equation: Any, wanted: list[Want], values: list[Value], reduce: Reduce | None
+) -> list[Value]:
+    if any(want is not None for want in wanted):
         inner = inner_program(equation)
         if inner is not None:
-            return _call(equation, inner, wanted, values)
+            return _call(equation, inner, wanted, values, reduce)
         if name_of(equation) == "scan":
-            outs = run_scan(equation, wanted, values, run)
+            outs = run_scan(equation, wanted, values, run, reduce)
             return compute(equation, values) if outs is None else outs
         rule = _RULES.get(name_of(equation))
         value = None if rule is None else rule(equation, values)
@@ -80,14 +95,19 @@ def compute(equation: Any, values: list[Value]) -> list[Value]:
     return [Known(x, varies, name_of(equation)) for x in outs]
 
 
-def _call(equation: Any, inner: Program, wanted: list[bool], values: list[Value]) -> list[Value]:
-    takes = lazy_operands(equation, wanted)
-    values = [x if lazily else materialise(x) for x, lazily in zip(values, takes, strict=True)]
+def _call(
+    equation: Any,
+    inner: Program,
+    wanted: list[Want],
+    values: list[Value],
+    reduce: Reduce | None,
+) -> list[Value]:
+    values = _as_wanted(values, lazy_operands(equation, wanted))
     if is_remat_barrier(equation):
         # As jax does it: without the barrier XLA would find the first computation and keep its results.
         kept = iter(lax.optimization_barrier([x.array for x in values if isinstance(x, Known)]))
         values = [x._replace(array=next(kept)) if isinstance(x, Known) else x for x in values]
-    return run(inner, wanted, values)
+    return run(inner, wanted, values, reduce)
 
 
 def _like(equation: Any) -> tuple[tuple[int, ...], Any]:

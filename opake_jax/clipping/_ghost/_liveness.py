@@ -2,6 +2,9 @@
 
 A value may stay lazy if its every use is a step of a linear isometry, a sum or a scaling on the way to an output that may. One
 pass from the outputs back to the inputs decides it, and enters inner programs.
+
+What is wanted of a value is a `Want`: None if it must be computed; `SHARED` if it may stay lazy; and the number of a gradient if it may
+stay lazy and becomes that gradient all by itself, by isometries: then its norm is the gradient's norm.
 """
 
 import math
@@ -20,59 +23,78 @@ from opake_jax.clipping._jaxpr import (
     scan_counts,
 )
 
-__all__ = ["is_row_scatter", "lazy_operands", "lazy_variables"]
+__all__ = ["SHARED", "Want", "is_row_scatter", "lazy_operands", "lazy_variables"]
+
+Want = int | None
+SHARED = -1
 
 _ISOMETRIES = frozenset(
     ("transpose", "reshape", "squeeze", "expand_dims", "copy", "copy_p", "rev", "name")
 )
 
 
-def lazy_variables(program: Program, outputs: list[bool]) -> set[Any]:
-    """Returns the variables that may stay lazy, given which outputs may."""
-    may: dict[Any, bool] = {}
+def lazy_variables(program: Program, outputs: list[Want]) -> dict[Any, Want]:
+    """Returns what is wanted of each variable that may stay lazy, given what is wanted of the outputs."""
+    wanted: dict[Any, Want] = {}
 
-    def use(atom: Any, lazily: bool) -> None:
-        if not is_constant(atom):
-            may[atom] = may.get(atom, True) and lazily
+    def use(atom: Any, want: Want) -> None:
+        if is_constant(atom):
+            return
+        if atom in wanted and want is not None and wanted[atom] is not None:
+            want = SHARED
+        elif atom in wanted:
+            want = None
+        wanted[atom] = want
 
-    for atom, lazily in zip(program.outvars, outputs, strict=True):
-        use(atom, lazily)
+    for atom, want in zip(program.outvars, outputs, strict=True):
+        use(atom, want)
     for equation in reversed(program.equations):
-        wanted = [may.get(v, True) for v in equation.outvars]
-        for atom, lazily in zip(equation.invars, lazy_operands(equation, wanted), strict=True):
-            use(atom, lazily)
-    return {v for v, lazily in may.items() if lazily}
+        outs = [wanted.get(v, SHARED) for v in equation.outvars]
+        for atom, want in zip(equation.invars, lazy_operands(equation, outs), strict=True):
+            use(atom, want)
+    return {v: want for v, want in wanted.items() if want is not None}
 
 
-def lazy_operands(equation: Any, wanted: list[bool]) -> list[bool]:
-    """Returns which operands the equation can take lazily, given which of its outputs are wanted so."""
+def lazy_operands(equation: Any, wanted: list[Want]) -> list[Want]:
+    """Returns what the equation wants of its operands, given what is wanted of its outputs."""
     count = len(equation.invars)
     inner = inner_program(equation)
     if inner is not None:
         lazy = lazy_variables(inner, wanted)
-        return [v in lazy for v in inner.invars]
+        return [lazy.get(v) for v in inner.invars]
     if name_of(equation) == "scan":
         return _scan_operands(equation, wanted)
-    linear = _linear_positions(equation) if wanted[0] else ()
-    return [i in linear for i in range(count)]
+    if not wanted or wanted[0] is None:  # jax 0.12 has equations without outputs
+        return [None] * count
+    if _is_isometry(equation):
+        return [wanted[0], *[None] * (count - 1)]
+    linear = _linear_positions(equation)
+    return [SHARED if i in linear else None for i in range(count)]
+
+
+def _is_isometry(equation: Any) -> bool:
+    """Returns whether the equation is a linear isometry in its first operand."""
+    name, atoms = name_of(equation), equation.invars
+    if name == "broadcast_in_dim":
+        same = math.prod(equation.params["shape"]) == math.prod(atoms[0].aval.shape)
+        return same and len(atoms) == 1
+    if name == "convert_element_type":
+        kinds = (equation.params["new_dtype"], atoms[0].aval.dtype)
+        return all(jnp.issubdtype(kind, jnp.floating) for kind in kinds)
+    if name == "pad":
+        zero = is_constant(atoms[1]) and np.ndim(constant(atoms[1])) == 0
+        crops = any(low < 0 or high < 0 for low, high, _ in equation.params["padding_config"])
+        return zero and constant(atoms[1]) == 0 and not crops
+    return name in _ISOMETRIES
 
 
 def _linear_positions(equation: Any) -> tuple[int, ...]:
-    """Returns the operands in which the equation is a sum, a scaling or a linear isometry."""
+    """Returns the operands in which the equation is a sum or a scaling."""
     name, atoms = name_of(equation), equation.invars
-    if name in _ISOMETRIES or name == "neg":
+    if name == "neg":
         return (0,)
     if name == "add_any":
         return (0, 1)
-    if name == "broadcast_in_dim":
-        same = math.prod(equation.params["shape"]) == math.prod(atoms[0].aval.shape)
-        return (0,) if same and len(atoms) == 1 else ()
-    if name == "convert_element_type":
-        kinds = (equation.params["new_dtype"], atoms[0].aval.dtype)
-        return (0,) if all(jnp.issubdtype(kind, jnp.floating) for kind in kinds) else ()
-    if name == "pad":
-        zero = is_constant(atoms[1]) and np.ndim(constant(atoms[1])) == 0
-        return (0,) if zero and constant(atoms[1]) == 0 else ()
     if name == "mul":
         return tuple(i for i in (0, 1) if atoms[1 - i].aval.shape == ())
     if name == "div":
@@ -97,13 +119,14 @@ def is_row_scatter(equation: Any) -> bool:
     )
 
 
-def _scan_operands(equation: Any, wanted: list[bool]) -> list[bool]:
-    """Returns True at the carries that only accumulate, and whose total is wanted lazily."""
+def _scan_operands(equation: Any, wanted: list[Want]) -> list[Want]:
+    """Returns SHARED at the carries that only accumulate, and whose total is wanted lazily."""
     constants, carries = scan_counts(equation)
     body = scan_body(equation)
-    lazy = [False] * len(equation.invars)
+    lazy: list[Want] = [None] * len(equation.invars)
     for j in range(carries):
-        lazy[constants + j] = wanted[j] and accumulates(body, constants + j, j)
+        if wanted[j] is not None and accumulates(body, constants + j, j):
+            lazy[constants + j] = SHARED
     return lazy
 
 

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from opake_jax.clipping._ghost._cost import Way
-from opake_jax.clipping._ghost._forms import Factored
+from opake_jax.clipping._ghost._forms import Factored, Form, Whole
 from opake_jax.clipping._ghost._terms import Known
-from opake_jax.clipping._problem import accumulator_dtype
+from opake_jax.clipping._problem import accumulator_dtype, squared_norm
 
 __all__ = ["gradient", "squared_norm_of"]
 
@@ -23,8 +23,14 @@ _GRAM_ERROR = 2.0**-20
 _ORDER_ERROR = 2.0**-22
 
 
-def squared_norm_of(factored: Factored, way: Way) -> tuple[jax.Array, Known | None]:
+def squared_norm_of(form: Form, way: Way) -> tuple[jax.Array, Known | None]:
     """Returns (squared norm, the gradient in its layout if it was computed to be kept)."""
+    if isinstance(form, Whole):
+        return squared_norm(form.value.array[None])[0], None
+    return _of_factored(form, way)
+
+
+def _of_factored(factored: Factored, way: Way) -> tuple[jax.Array, Known | None]:
     factors = [x for x in (factored.left, factored.right) if x is not None]
     if way is Way.RANK_ONE:
         a, g = (jnp.sum(jnp.square(_wide(x.array)), axis=(1, 2)) for x in factors)

@@ -3,6 +3,8 @@
 A scan that outputs one weight gradient per layer outputs its operands instead, stacked; the term then has one stacked axis more.
 A scan that adds up the gradient of a weight that every step uses, outputs its operands too; the term then has more positions.
 Operands that were inputs of the loop are referred to, not copied.
+
+Where slices are to be reduced (`_two_backward`), a stacked gradient that stands alone is reduced step by step, and no operand is kept.
 """
 
 import dataclasses
@@ -13,12 +15,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from opake_jax.clipping._ghost._liveness import accumulates
+from opake_jax.clipping._ghost._liveness import SHARED, Want, accumulates
 from opake_jax.clipping._ghost._terms import (
     Contraction,
     Dense,
     Known,
     Lazy,
+    Reduce,
+    Reduced,
     RowScatter,
     Term,
     add,
@@ -46,23 +50,29 @@ class _Recipe(NamedTuple):
 
 
 def run_scan(
-    equation: Any, wanted: list[bool], values: list[Any], run: Callable[..., Any]
+    equation: Any,
+    wanted: list[Want],
+    values: list[Any],
+    run: Callable[..., Any],
+    reduce: Reduce | None,
 ) -> list[Any] | None:
     """Returns the outputs of a scan, those that are wanted lazily as terms; None if none can be."""
     constants, carries = scan_counts(equation)
     body = scan_body(equation)
     lazy = [
-        w and (j >= carries or _accumulator(body, constants, j, values))
-        for j, w in enumerate(wanted)
+        want if j >= carries or _accumulator(body, constants, j, values) else None
+        for j, want in enumerate(wanted)
     ]
-    loop = _Loop(equation, body, constants, carries, values, run)
+    loop = _Loop(equation, body, constants, carries, values, run, reduce)
     if not loop.varies:
         return None
     # An accumulator pays if its terms are products: their operands are kept for each step. Others are added up in the loop.
-    if any(lazy[:carries]):
+    if any(want is not None for want in lazy[:carries]):
         recipes = loop.dry(lazy)
-        lazy = [may and (j >= carries or _is_product(recipes[j])) for j, may in enumerate(lazy)]
-    if not any(lazy):
+        lazy = [
+            want if j >= carries or _is_product(recipes[j]) else None for j, want in enumerate(lazy)
+        ]
+    if all(want is None for want in lazy):
         return None
     return loop.outputs(lazy)
 
@@ -83,6 +93,7 @@ class _Loop:
     carries: int
     values: list[Any]
     run: Callable[..., Any]
+    reduce: Reduce | None
 
     @property
     def length(self) -> int:
@@ -93,14 +104,14 @@ class _Loop:
         """Whether anything in the loop depends on the example."""
         return any(not isinstance(x, Known) or x.varies for x in self.values)
 
-    def dry(self, lazy: list[bool]) -> list[list[_Recipe]]:
+    def dry(self, lazy: list[Want]) -> list[list[_Recipe]]:
         """Returns the recipes of all outputs, without running the loop."""
         recipes: list[list[_Recipe]] = []
         step, start, slices = self._step(lazy, recipes)
         jax.eval_shape(step, start, jax.tree.map(lambda x: x[0], slices))
         return recipes
 
-    def outputs(self, lazy: list[bool]) -> list[Any]:
+    def outputs(self, lazy: list[Want]) -> list[Any]:
         """Returns the outputs of the loop."""
         recipes: list[list[_Recipe]] = []
         step, start, slices = self._step(lazy, recipes)
@@ -110,9 +121,9 @@ class _Loop:
         )
         finals, stacks = iter(end), iter(plain)
         out: list[Any] = []
-        for j, (variable, may) in enumerate(zip(self.equation.outvars, lazy, strict=True)):
+        for j, (variable, want) in enumerate(zip(self.equation.outvars, lazy, strict=True)):
             aval = variable.aval
-            if not may:
+            if want is None:
                 array = next(finals) if j < self.carries else next(stacks)
                 out.append(Known(array, True, "a loop"))
                 continue
@@ -124,11 +135,11 @@ class _Loop:
             out.append(add(parts, aval.shape, aval.dtype))
         return out
 
-    def _step(self, lazy: list[bool], recipes: list[list[_Recipe]]) -> Any:
+    def _step(self, lazy: list[Want], recipes: list[list[_Recipe]]) -> Any:
         """Returns (the loop's body with the operands of terms as further outputs, initial carry, slices)."""
         known = [materialise(x) for x in self.values[: self.constants]]
         start = self.values[self.constants : self.constants + self.carries]
-        kept = [materialise(x).array for x, may in zip(start, lazy, strict=False) if not may]
+        kept = [materialise(x).array for x, w in zip(start, lazy, strict=False) if w is None]
         slices = [materialise(x) for x in self.values[self.constants + self.carries :]]
         after = self.body.invars[self.constants : self.constants + self.carries]
 
@@ -136,17 +147,24 @@ class _Loop:
             recipes.clear()
             running = iter(carry)
             inputs = [
-                Lazy((), v.aval.shape, v.aval.dtype) if may else Known(next(running), True)
-                for v, may in zip(after, lazy, strict=False)
+                Known(next(running), True) if w is None else Lazy((), v.aval.shape, v.aval.dtype)
+                for v, w in zip(after, lazy, strict=False)
             ]
             now = [x._replace(array=a) for x, a in zip(slices, arrays, strict=True)]
-            outs = self.run(self.body, lazy, [*known, *inputs, *now])
+            outs = self.run(self.body, lazy, [*known, *inputs, *now], self.reduce)
             made: list[Any] = []
-            for j, (out, may) in enumerate(zip(outs, lazy, strict=True)):
+            for j, (out, want) in enumerate(zip(outs, lazy, strict=True)):
+                if want is None:
+                    recipes.append([])
+                    continue
+                terms: tuple[Term, ...]
                 terms = out.terms if isinstance(out, Lazy) else (Dense(out),)
+                if self.reduce is not None and j >= self.carries and want != SHARED:
+                    shape = self.body.outvars[j].aval.shape
+                    terms = (Reduced(self.reduce(want, out, shape)),)
                 kinds = (Contraction, RowScatter) if j < self.carries else (Contraction,)
-                recipes.append([_recipe(t, kinds, known, now, made) for t in terms if may])
-            left = [x.array for x, may in zip(outs, lazy, strict=True) if not may]
+                recipes.append([_recipe(t, kinds, known, now, made) for t in terms])
+            left = [x.array for x, w in zip(outs, lazy, strict=True) if w is None]
             carried = len(kept)
             return left[:carried], (left[carried:], made)
 
@@ -168,6 +186,8 @@ class _Loop:
         left, *right = [self._spread(value, stacked) for value, stacked in operands]
         if isinstance(recipe.term, Dense):
             return Dense(left)
+        if isinstance(recipe.term, Reduced):
+            return Reduced(left)
         assert isinstance(recipe.term, Contraction)
         (lc, rc), (lb, rb) = recipe.term.dimensions
         dimensions = ((_inward(lc), _inward(rc)), ((0, *_inward(lb)), (0, *_inward(rb))))
@@ -207,9 +227,10 @@ def _recipe(
 
     Terms of other kinds are computed in the loop.
     """
-    if not isinstance(term, kinds):
+    if not isinstance(term, (*kinds, Dense, Reduced)):
         term = Dense(term_value(term))
-    operands = (term.value,) if isinstance(term, Dense) else (term.left, term.right)
+    operands: tuple[Known, ...]
+    operands = (term.value,) if isinstance(term, (Dense, Reduced)) else (term.left, term.right)
 
     def find(operand: Known) -> _Source:
         places = (("slice", slices), ("constant", constants))

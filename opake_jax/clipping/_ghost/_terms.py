@@ -23,6 +23,8 @@ __all__ = [
     "Dense",
     "Known",
     "Lazy",
+    "Reduce",
+    "Reduced",
     "Reshape",
     "RowScatter",
     "Step",
@@ -138,7 +140,15 @@ class Dense:
     value: Known
 
 
-Term = Contraction | Convolution | RowScatter | Dense
+@dataclasses.dataclass(frozen=True)
+class Reduced:
+    """What a `Reduce` made of the slices of a gradient, stacked along their loops. It stands alone: nothing is added to it."""
+
+    value: Known
+    view: tuple[Step, ...] = ()
+
+
+Term = Contraction | Convolution | RowScatter | Dense | Reduced
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,6 +158,10 @@ class Lazy:
     terms: tuple[Term, ...]
     shape: tuple[int, ...]
     dtype: Any
+
+
+# (number of the gradient, one slice of it, the slice's shape) -> what is kept of the slice
+Reduce = Callable[[int, Known | Lazy, tuple[int, ...]], Known]
 
 
 def add(values: list[Known | Lazy], shape: tuple[int, ...], dtype: Any) -> Lazy:
@@ -189,6 +203,7 @@ def scaled(lazy: Lazy, factor: Callable[[jax.Array], jax.Array], varies: bool, d
     def one(term: Term) -> Term:
         if isinstance(term, Dense):
             return Dense(scale(term.value))
+        assert not isinstance(term, Reduced)
         return dataclasses.replace(term, right=scale(term.right))
 
     return Lazy(tuple(one(term) for term in lazy.terms), lazy.shape, dtype)
@@ -219,6 +234,7 @@ def term_value(term: Term) -> Known:
     """Returns the term, computed, in float32 or better."""
     if isinstance(term, Dense):
         return term.value
+    assert not isinstance(term, Reduced)
     varies = term.left.varies or term.right.varies
     a, g = term.left.array, term.right.array
     wide = accumulator_dtype(g.dtype)
