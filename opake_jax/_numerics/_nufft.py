@@ -31,8 +31,12 @@ def _kernel_transform(size: int) -> np.ndarray:
     nodes, weights = np.polynomial.legendre.leggauss(200)
     half = _TAPS / 2
     values = np.exp(_BETA * (np.sqrt(1 - nodes**2) - 1)) * weights * half
-    angle = 2 * np.pi * half / (_OVERSAMPLING * size) * np.arange(size)
-    return np.cos(angle[:, None] * nodes[None]) @ values
+    step = 2 * np.pi * half / (_OVERSAMPLING * size)
+    # cos((a + b) node) for all a + b < size, as two products of small matrices.
+    a = np.arange(0, size, 64)[:, None] * step * nodes
+    b = np.arange(64)[:, None] * step * nodes
+    whole = (np.cos(a) * values) @ np.cos(b).T - (np.sin(a) * values) @ np.sin(b).T
+    return whole.ravel()[:size]
 
 
 def nufft(weights: Any, positions: Any, size: int) -> tuple[jax.Array, jax.Array]:

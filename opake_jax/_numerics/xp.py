@@ -9,13 +9,13 @@ Names and meanings are NumPy's. Call it inside `enable_x64` where something is t
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.special
 
 __all__ = [
     "add_at",
@@ -58,7 +58,7 @@ def _either(known: Callable[..., Any], traced: Callable[..., Any]) -> Callable[.
 
 abs = _either(np.abs, jnp.abs)
 all = _either(np.all, jnp.all)
-any = _either(np.any, jnp.any)  # noqa: A001
+any = _either(np.any, jnp.any)
 append = _either(np.append, jnp.append)
 arcsinh = _either(np.arcsinh, jnp.arcsinh)
 arctan2 = _either(np.arctan2, jnp.arctan2)
@@ -98,10 +98,25 @@ tile = _either(np.tile, jnp.tile)
 where = _either(np.where, jnp.where)
 zeros_like = _either(np.zeros_like, jnp.zeros_like)
 
-erf = _either(scipy.special.erf, jax.lax.erf)
-erfc = _either(scipy.special.erfc, jax.lax.erfc)
-lgamma = _either(scipy.special.gammaln, jax.lax.lgamma)
-sigmoid = _either(scipy.special.expit, jax.nn.sigmoid)
+
+def _each(function: Callable[[float], float]) -> Callable[[Any], Any]:
+    """Returns a function of the standard library, for few numbers at a time."""
+    vectorised = np.frompyfunc(function, 1, 1)
+
+    def call(x: Any) -> Any:
+        return np.asarray(vectorised(x), np.float64)[()]
+
+    return call
+
+
+erf = _either(_each(math.erf), jax.lax.erf)
+erfc = _either(_each(math.erfc), jax.lax.erfc)
+lgamma = _either(_each(lambda x: math.lgamma(x) if x > 0 else math.inf), jax.lax.lgamma)
+
+
+def sigmoid(x: Any) -> Any:
+    """Returns 1/(1 + e^-x)."""
+    return jax.nn.sigmoid(x) if is_traced(x) else 1 / (1 + np.exp(-x))
 
 
 def clip(x: Any, low: Any, high: Any) -> Any:

@@ -57,11 +57,25 @@ def evaluate_traced(
 
     @jax.custom_jvp
     def call(*numbers: jax.Array) -> tuple[jax.Array, ...]:
+        return alone(*numbers)
+
+    @jax.custom_batching.custom_vmap
+    def alone(*numbers: jax.Array) -> tuple[jax.Array, ...]:
         with jax.enable_x64(True):
             values = in_float64([jnp.asarray(n, jnp.float64) for n in numbers])
             if wide:
                 return values
             return tuple(to_program(v, side) for v, side in zip(values, sides, strict=True))
+
+    @alone.def_vmap
+    def _in_turn(size: int, batched: Any, *numbers: jax.Array) -> Any:
+        # A grid of settings would need a grid of atoms: few at a time.
+        def one(rows: Any) -> tuple[jax.Array, ...]:
+            rows = iter(rows)
+            return alone(*(next(rows) if b else n for n, b in zip(numbers, batched, strict=True)))
+
+        moving = [n for n, b in zip(numbers, batched, strict=True) if b]
+        return jax.lax.map(one, moving), (True,) * len(sides)
 
     @functools.partial(call.defjvp, symbolic_zeros=True)
     def _jvp(primals: Any, tangents: Any) -> Any:

@@ -12,6 +12,7 @@ import numpy as np
 
 from opake_jax.accounting._pairs import Tails, dominating_pairs
 from opake_jax.accounting._pld_fourier import answer, at_most, bounds_on, compose, step_spectrum
+from opake_jax.accounting._pld_jumps import epsilon_by_jumps, has_jumps, log_delta_by_jumps
 from opake_jax.accounting._pld_once import answer_once
 from opake_jax.accounting._pld_tilt import (
     Query,
@@ -28,7 +29,7 @@ __all__ = ["Problem"]
 # (atoms, frequencies): the first serves almost every setting.
 # The last is fine enough for delta itself, to 1e-4, at 1e-50: the atoms' error is about (z times their distance)^2/12
 # of it, at z deviations.
-_LEVELS = ((1536, 3072), (3072, 9216), (6144, 27648), (16384, 65536))
+_LEVELS = ((1536, 3072), (3072, 9216), (8192, 27648), (16384, 110592))
 # A direction that Chernoff's bound on so few atoms, at tilts about the other's, finds smaller than the other
 # for certain, is not asked further.
 _GLANCE, _TILTS = 192, np.geomspace(0.6, 1.6, 5)
@@ -39,8 +40,10 @@ _USUAL = -20.0
 # largest: the best tilt falls like the root of the count, and 15 % off it costs nothing visible.
 _GROUP, _RATIO = 8, 0.7
 
-# How much tighter than the first each level is, at least: atoms err by 1/M^2, the band limit by 1/N^2.
-_FINER = (1.0, 4.5, 20.0, 120.0)
+# How much tighter than the first each level is, about: atoms err by 1/M^2, the band limit by 1/N^2.
+_FINER = (1.0, 5.0, 35.0, 120.0)
+# Where this level or a finer one would be next, rare jumps are looked for first.
+_JUMPS = 3
 
 # The width of a bracket as a multiple of what is allowed.
 Excess = Callable[[float, float], float]
@@ -67,6 +70,9 @@ class Problem:
         while level < len(_LEVELS):
             search.look(level, tails, lambda size: Query(log_delta, 0.0, True, size))
             level = search.following(level)
+            if _JUMPS <= level < len(_LEVELS):
+                search.tell_apart(tails, log_delta, None)
+                level = search.following(level - 1)
         return search.bounds()
 
     def log_delta(self, epsilon: float, excess: Excess) -> tuple[float, float]:
@@ -81,7 +87,9 @@ class Problem:
         scale = _USUAL
         search.look(0, self._tails(scale), query)
         level = search.following(0)
-        if search.bounds()[0] < scale and level < len(_LEVELS):  # a smaller delta needs longer tails
+        if search.bounds()[0] < scale and level < len(
+            _LEVELS
+        ):  # a smaller delta needs longer tails
             scale = search.bounds()[0]
             if search.bounds()[1] - scale > 1:  # not even roughly known
                 wide = Tails(-1400.0, -1400.0)
@@ -91,8 +99,12 @@ class Problem:
                 )
                 level = 0
         while level < len(_LEVELS):
-            search.look(level, self._tails(min(scale, search.bounds()[1])), query)
+            tails = self._tails(min(scale, search.bounds()[1]))
+            search.look(level, tails, query)
             level = search.following(level)
+            if _JUMPS <= level < len(_LEVELS):
+                search.tell_apart(tails, max(search.bounds()[0], scale), epsilon)
+                level = search.following(level - 1)
         return search.bounds()
 
     def trajectory(
@@ -161,6 +173,7 @@ class _Search:
         self.lower = [low] * problem.directions
         self.upper = [high] * problem.directions
         self.sizes = [1.0] * problem.directions
+        self.told_apart = problem.count == 1  # there is nothing to tell apart in one step
 
     def bounds(self) -> tuple[float, float]:
         return max(self.lower), max(self.upper)
@@ -174,6 +187,23 @@ class _Search:
             if excess * _FINER[level] <= _FINER[finer]:
                 return finer
         return level + 1
+
+    def tell_apart(self, tails: Tails, log_delta: float, epsilon: float | None) -> None:
+        """Asks by the number of jumps, where large losses are rare: for log delta at epsilon, or for epsilon (None)."""
+        atoms, frequencies = _LEVELS[1]
+        for d in range(self.problem.directions):
+            if not self.upper[d] > max(self.lower) or self.told_apart:
+                continue
+            steps = self.problem.steps(d, tails, atoms)
+            if not has_jumps(steps):
+                continue
+            if epsilon is None:
+                within = self.lower[d], self.upper[d]
+                low, up = epsilon_by_jumps(steps, log_delta, frequencies, within)
+            else:
+                low, up = log_delta_by_jumps(steps, epsilon, log_delta, frequencies)
+            self.lower[d], self.upper[d] = max(self.lower[d], low), min(self.upper[d], up)
+        self.told_apart = True
 
     def look(self, level: int, tails: Tails, query: Callable[[float], Query]) -> None:
         """Asks at one level, leaving out the directions that are smaller for certain."""

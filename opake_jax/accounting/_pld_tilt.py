@@ -16,6 +16,7 @@ from opake_jax.accounting._pairs import Tails
 
 __all__ = [
     "ALIAS",
+    "COARSE",
     "Contour",
     "Query",
     "Rough",
@@ -32,12 +33,16 @@ __all__ = [
     "window_ends",
 ]
 
-_COARSE = 256
+COARSE = 256
 # Relative budget of delta for periodisation; the window grows with its log only.
 ALIAS = 1e-5
 # What the tails of one step may cost: high losses that become infinite, relative to delta; low losses that
 # move up, in probability over all steps.
 _HIGH, _LOW = 1e-7, 1e-8
+
+
+# Tilts that are tried, times the spread. Low ones: a rare heavy tail takes over at a small tilt.
+_TILTS = 1e-7, 3e3
 
 
 class Steps(NamedTuple):
@@ -114,7 +119,7 @@ class Rough(NamedTuple):
 def roughen(steps: Steps) -> Rough:
     """Returns the lower atoms gathered into at most 256 groups."""
     kinds, _, count = steps.loss.shape
-    groups = min(_COARSE, count)
+    groups = min(COARSE, count)
     each = count // groups
     mass = steps.log_mass[:, 1, : groups * each].reshape(kinds, groups, each)
     loss = steps.loss[:, 1, : groups * each].reshape(kinds, groups, each)
@@ -163,7 +168,7 @@ def pick_tilt(rough: Rough, goal: Callable[..., Any]) -> tuple[Any, Any, Any, An
         index = xp.clip(good.sum().astype(xp.int32) - 1, 0, tilts.shape[0] - 2)
         return index, (value, mean, goals)
 
-    grid = xp.asarray(np.geomspace(0.003, 3e3, 64)) / rough.spread
+    grid = np.geomspace(_TILTS[0], _TILTS[1], 80) / rough.spread
     index, _ = pick(grid)
     fine = grid[index] * (grid[index + 1] / grid[index]) ** xp.linspace(0.0, 1.0, 16)
     index, (values, means, goals) = pick(fine)
