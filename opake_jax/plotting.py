@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -122,7 +121,7 @@ def epsilon_against_noise(
 ) -> Figure:
     """Returns epsilon at delta against the noise multiplier, one curve for each sample rate.
 
-    DP-SGD with Poisson sampling, add or remove one unit. A curve is one vmapped call.
+    DP-SGD with Poisson sampling, add or remove one unit.
 
     Args:
       noise_multipliers: noise std over the clipping norm, positive, at least two.
@@ -142,11 +141,10 @@ def epsilon_against_noise(
     named = _named({f"q = {rate:g}": rate for rate in sample_rates})
     figure, axes = _canvas(axes)
 
-    with jax.enable_x64(True):  # float32 would round the rates, some of them down
-        rates = jnp.asarray(list(named.values()), jnp.float64)
-        epsilons = np.asarray(_epsilons(jnp.asarray(sigmas), rates, float(num_steps), float(delta)))
-    for i, name in enumerate(named):
-        axes.plot(sigmas, epsilons[i], color=_COLOURS[i], linestyle=_STYLES[i], label=name)
+    for i, (name, rate) in enumerate(named.items()):
+        steps = [accounting.poisson(accounting.gaussian(float(s)), float(rate)) for s in sigmas]
+        epsilons = [(step * num_steps).epsilon_at(float(delta)) for step in steps]
+        axes.plot(sigmas, epsilons, color=_COLOURS[i], linestyle=_STYLES[i], label=name)
     axes.set(
         xlabel=r"noise multiplier $\sigma$ (noise std / clipping norm)",
         ylabel=rf"$\varepsilon$ at $\delta$ = {float(delta)} (at most)",
@@ -157,17 +155,6 @@ def epsilon_against_noise(
     axes.yaxis.set_major_formatter("{x:g}")
     axes.legend(title="sample rate", frameon=False)
     return figure
-
-
-@jax.jit
-def _epsilons(sigmas: Any, rates: Any, num_steps: Any, delta: Any) -> jax.Array:
-    """Returns epsilon for every rate (rows) and noise multiplier (columns)."""
-
-    def one(sigma: Any, rate: Any) -> Any:
-        step = accounting.poisson(accounting.gaussian(sigma), rate)
-        return (step * num_steps).epsilon_at(delta)
-
-    return jax.vmap(jax.vmap(one, (0, None)), (None, 0))(sigmas, rates)
 
 
 def noise_to_signal(

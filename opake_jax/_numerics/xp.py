@@ -49,6 +49,26 @@ def is_traced(*values: Any) -> bool:
     return False
 
 
+def _of_one(known: Callable[..., Any], traced: Callable[..., Any]) -> Callable[..., Any]:
+    """`_either` for functions of one array: the most frequent, and so the quickest."""
+
+    def call(x: Any) -> Any:
+        if type(x) in _PLAIN or not isinstance(x, jax.core.Tracer):
+            return known(x)
+        return traced(x)
+
+    return call
+
+
+def _of_two(known: Callable[..., Any], traced: Callable[..., Any]) -> Callable[..., Any]:
+    def call(x: Any, y: Any) -> Any:
+        if type(x) in _PLAIN and type(y) in _PLAIN:
+            return known(x, y)
+        return (traced if is_traced(x, y) else known)(x, y)
+
+    return call
+
+
 def _either(known: Callable[..., Any], traced: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **options: Any) -> Any:
         return (traced if is_traced(*args) else known)(*args, **options)
@@ -56,46 +76,54 @@ def _either(known: Callable[..., Any], traced: Callable[..., Any]) -> Callable[.
     return call
 
 
-abs = _either(np.abs, jnp.abs)
+abs = _of_one(np.abs, jnp.abs)
 all = _either(np.all, jnp.all)
 any = _either(np.any, jnp.any)
 append = _either(np.append, jnp.append)
-arcsinh = _either(np.arcsinh, jnp.arcsinh)
-arctan2 = _either(np.arctan2, jnp.arctan2)
+arcsinh = _of_one(np.arcsinh, jnp.arcsinh)
+arctan2 = _of_two(np.arctan2, jnp.arctan2)
 asarray = _either(np.asarray, jnp.asarray)
 broadcast_to = _either(np.broadcast_to, jnp.broadcast_to)
-ceil = _either(np.ceil, jnp.ceil)
+ceil = _of_one(np.ceil, jnp.ceil)
 concatenate = _either(np.concatenate, jnp.concatenate)
-cos = _either(np.cos, jnp.cos)
+cos = _of_one(np.cos, jnp.cos)
 cumprod = _either(np.cumprod, jnp.cumprod)
 cumsum = _either(np.cumsum, jnp.cumsum)
-exp = _either(np.exp, jnp.exp)
-expm1 = _either(np.expm1, jnp.expm1)
-floor = _either(np.floor, jnp.floor)
+exp = _of_one(np.exp, jnp.exp)
+expm1 = _of_one(np.expm1, jnp.expm1)
+floor = _of_one(np.floor, jnp.floor)
 full = _either(np.full, jnp.full)
 full_like = _either(np.full_like, jnp.full_like)
-hypot = _either(np.hypot, jnp.hypot)
-isfinite = _either(np.isfinite, jnp.isfinite)
-isnan = _either(np.isnan, jnp.isnan)
-log = _either(np.log, jnp.log)
-log1p = _either(np.log1p, jnp.log1p)
-logaddexp = _either(np.logaddexp, jnp.logaddexp)
+hypot = _of_two(np.hypot, jnp.hypot)
+isfinite = _of_one(np.isfinite, jnp.isfinite)
+isnan = _of_one(np.isnan, jnp.isnan)
+log = _of_one(np.log, jnp.log)
+log1p = _of_one(np.log1p, jnp.log1p)
+logaddexp = _of_two(np.logaddexp, jnp.logaddexp)
 max = _either(np.max, jnp.max)
-maximum = _either(np.maximum, jnp.maximum)
+maximum = _of_two(np.maximum, jnp.maximum)
 min = _either(np.min, jnp.min)
-minimum = _either(np.minimum, jnp.minimum)
-mod = _either(np.mod, jnp.mod)
+minimum = _of_two(np.minimum, jnp.minimum)
+mod = _of_two(np.mod, jnp.mod)
 ones_like = _either(np.ones_like, jnp.ones_like)
 rfft = _either(np.fft.rfft, jnp.fft.rfft)
-sign = _either(np.sign, jnp.sign)
-sin = _either(np.sin, jnp.sin)
-sinh = _either(np.sinh, jnp.sinh)
-sqrt = _either(np.sqrt, jnp.sqrt)
+sign = _of_one(np.sign, jnp.sign)
+sin = _of_one(np.sin, jnp.sin)
+sinh = _of_one(np.sinh, jnp.sinh)
+sqrt = _of_one(np.sqrt, jnp.sqrt)
 squeeze = _either(np.squeeze, jnp.squeeze)
 stack = _either(np.stack, jnp.stack)
 sum = _either(np.sum, jnp.sum)
 tile = _either(np.tile, jnp.tile)
-where = _either(np.where, jnp.where)
+zeros_like = _either(np.zeros_like, jnp.zeros_like)
+
+
+def where(test: Any, yes: Any, no: Any) -> Any:
+    """Returns yes where test is True, else no."""
+    if type(test) in _PLAIN and type(yes) in _PLAIN and type(no) in _PLAIN:
+        return np.where(test, yes, no)
+    return (jnp if is_traced(test, yes, no) else np).where(test, yes, no)
+
 zeros_like = _either(np.zeros_like, jnp.zeros_like)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from opake_jax.accounting._pairs import Tails, dominating_pairs
+from opake_jax.accounting._pairs import MixturePair, Tails, dominating_pairs
 from opake_jax.accounting._pld_fourier import answer, at_most, bounds_on, compose, step_spectrum
 from opake_jax.accounting._pld_jumps import epsilon_by_jumps, has_jumps, log_delta_by_jumps
 from opake_jax.accounting._pld_once import answer_once
@@ -156,7 +156,10 @@ class Problem:
 
     def steps(self, direction: int, tails: Tails, size: int) -> Steps:
         """Returns the atoms of every kind of step in one direction."""
-        kinds = [pairs[min(direction, len(pairs) - 1)].atoms(size, tails) for pairs in self.pairs]
+        some = [pairs[min(direction, len(pairs) - 1)] for pairs in self.pairs]
+        # A mixture divides its atoms among its branches.
+        size *= max(len(pair.pairs) if isinstance(pair, MixturePair) else 1 for pair in some)
+        kinds = [pair.atoms(size, tails) for pair in some]
         mass, loss, infinity = (np.stack(leaves) for leaves in zip(*kinds, strict=True))
         return Steps(mass, loss, infinity, self.counts)
 
