@@ -3,14 +3,12 @@
 import math
 from typing import Any
 
-import jax
-
 from opake_jax._numerics import xp
 
 __all__ = ["log1mexp", "logsumexp"]
 
 
-def log1mexp(x: Any) -> jax.Array:
+def log1mexp(x: Any) -> xp.Array:
     """Returns log(1 - e^x) for x <= 0, accurate at both ends; NaN for x > 0.
 
     Switches at log(1/2) (Maechler 2012, "Accurately computing log(1 - exp(-|a|))").
@@ -22,7 +20,7 @@ def log1mexp(x: Any) -> jax.Array:
     return xp.where(near, xp.log(-xp.expm1(small)), xp.log1p(-xp.exp(large)))
 
 
-def logsumexp(x: Any, axis: int = -1) -> jax.Array:
+def logsumexp(x: Any, axis: int = -1) -> xp.Array:
     """Returns log of the sum of e^x along an axis; -inf where every term is -inf.
 
     One exponential for each entry and no sign bookkeeping: half the time of the library's.

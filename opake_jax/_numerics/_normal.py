@@ -8,8 +8,6 @@ here is built on it. Call inside `jax.enable_x64(True)`.
 import math
 from typing import Any
 
-import jax
-
 from opake_jax._numerics import xp
 
 __all__ = ["log_ndtr", "tail_quantile"]
@@ -21,7 +19,7 @@ _SERIES_TERMS = 9
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 
-def log_ndtr(x: Any) -> jax.Array:
+def log_ndtr(x: Any) -> xp.Array:
     """Returns log Phi(x), the log of the standard normal distribution function.
 
     Relative error below 1e-14; above 0 the value is the small upper tail, whose argument is rounded: x^2 ulp.
@@ -46,7 +44,7 @@ def log_ndtr(x: Any) -> jax.Array:
     return xp.where(far, tail, body)
 
 
-def tail_quantile(log_mass: Any) -> jax.Array:
+def tail_quantile(log_mass: Any) -> xp.Array:
     """Returns z >= 0 with log P(Z > z) <= log_mass, above the exact quantile by at most 10 % and 0.45.
 
     Args:

@@ -8,7 +8,6 @@ exponential-of-semicircle kernel psi(z) = exp(beta (sqrt(1 - z^2) - 1)) (Barnett
 import functools
 from typing import Any
 
-import jax
 import numpy as np
 
 from opake_jax._numerics import xp
@@ -39,7 +38,7 @@ def _kernel_transform(size: int) -> np.ndarray:
     return whole.ravel()[:size]
 
 
-def nufft(weights: Any, positions: Any, size: int) -> tuple[jax.Array, jax.Array]:
+def nufft(weights: Any, positions: Any, size: int) -> tuple[xp.Array, xp.Array]:
     """Returns real and imaginary part of sum_j weights_j exp(2 pi i k positions_j), k = 0..size-1.
 
     Args:

@@ -28,6 +28,8 @@ __all__ = [
     "while_loop",
 ]
 
+Array = Any  # NumPy's, or a tracer
+
 inf, nan, pi = np.inf, np.nan, np.pi
 float64, int32 = np.float64, np.int32
 arange, linspace, zeros, ones = np.arange, np.linspace, np.zeros, np.ones  # of known shapes
@@ -123,8 +125,6 @@ def where(test: Any, yes: Any, no: Any) -> Any:
     if type(test) in _PLAIN and type(yes) in _PLAIN and type(no) in _PLAIN:
         return np.where(test, yes, no)
     return (jnp if is_traced(test, yes, no) else np).where(test, yes, no)
-
-zeros_like = _either(np.zeros_like, jnp.zeros_like)
 
 
 def _each(function: Callable[[float], float]) -> Callable[[Any], Any]:

@@ -7,8 +7,6 @@ be accounted for as no cap at all.
 import math
 from typing import Any
 
-import jax
-
 from opake_jax._numerics import xp
 
 __all__ = ["log_binomial_pmf", "log_binomial_tails"]
@@ -17,7 +15,7 @@ __all__ = ["log_binomial_pmf", "log_binomial_tails"]
 _MAX_TERMS = 20_000
 
 
-def _stirling_error(n: Any) -> jax.Array:
+def _stirling_error(n: Any) -> xp.Array:
     """Returns log(n!) - log(sqrt(2 pi n) (n/e)^n), n >= 1 (Loader 2000, "Fast and accurate computation")."""
     n = xp.maximum(xp.asarray(n, xp.float64), 1.0)
     direct = xp.lgamma(n + 1) - (n + 0.5) * xp.log(n) + n - 0.5 * math.log(2 * math.pi)
@@ -26,13 +24,13 @@ def _stirling_error(n: Any) -> jax.Array:
     return xp.where(n < 16, direct, series)  # the next term is 691/(360360 n^11) < 2e-16
 
 
-def _deviance(x: Any, mean: Any) -> jax.Array:
+def _deviance(x: Any, mean: Any) -> xp.Array:
     """Returns x log(x/mean) + mean - x, which is what an exponent of the binomial costs."""
     d = (x - mean) / mean
     return mean * ((1 + d) * xp.log1p(d) - d)
 
 
-def log_binomial_pmf(k: Any, n: Any, p: Any) -> jax.Array:
+def log_binomial_pmf(k: Any, n: Any, p: Any) -> xp.Array:
     """Returns log Pr[Bin(n, p) = k] for 0 < k < n, 0 < p < 1: 1e-13 where lgamma would lose 1e-10.
 
     Loader's saddle-point form; n up to 1e15.
@@ -48,7 +46,7 @@ def log_binomial_pmf(k: Any, n: Any, p: Any) -> jax.Array:
     )
 
 
-def _log_tail_series(k: Any, n: Any, p: Any) -> jax.Array:
+def _log_tail_series(k: Any, n: Any, p: Any) -> xp.Array:
     """Returns log Pr[Bin(n, p) >= k], 0 < k <= n, by Lentz's continued fraction of the incomplete beta."""
     a, b, x = k, n - k + 1, p
 
@@ -76,7 +74,7 @@ def _log_tail_series(k: Any, n: Any, p: Any) -> jax.Array:
     return pmf + xp.log1p(-x) + xp.log(value)
 
 
-def log_binomial_tails(k: Any, n: Any, p: Any) -> tuple[jax.Array, jax.Array]:
+def log_binomial_tails(k: Any, n: Any, p: Any) -> tuple[xp.Array, xp.Array]:
     """Returns (log Pr[Bin(n, p) >= k], log Pr[Bin(n, p) < k]), each to 1e-12 relative.
 
     Args:

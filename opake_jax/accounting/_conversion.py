@@ -7,19 +7,17 @@ variation, delta(0), is at most sqrt(1 - e^-KL) <= sqrt(1 - e^-r).
 
 from typing import Any
 
-import jax
-
 from opake_jax._numerics import xp
 
 __all__ = ["epsilons_of", "log_deltas_of"]
 
 
-def _known(rdp: Any) -> jax.Array:
+def _known(rdp: Any) -> xp.Array:
     """Returns the divergences, unknown ones (NaN) as inf: they never win a minimum."""
     return xp.where(xp.isnan(rdp), xp.inf, rdp)
 
 
-def epsilons_of(rdp: Any, orders: Any, log_delta: Any) -> jax.Array:
+def epsilons_of(rdp: Any, orders: Any, log_delta: Any) -> xp.Array:
     """Returns the epsilon >= 0 that each order implies at float64 log delta; inf where it is unknown."""
     r = _known(rdp)
     finite = xp.where(xp.isfinite(r), r, 0.0)
@@ -28,7 +26,7 @@ def epsilons_of(rdp: Any, orders: Any, log_delta: Any) -> jax.Array:
     return xp.where(2 * log_delta >= xp.log(-xp.expm1(-r)), 0.0, each)
 
 
-def log_deltas_of(rdp: Any, orders: Any, epsilon: Any) -> jax.Array:
+def log_deltas_of(rdp: Any, orders: Any, epsilon: Any) -> xp.Array:
     """Returns the log delta <= 0 that each order implies at epsilon; 0 where it is unknown."""
     r = _known(rdp)
     finite = xp.where(xp.isfinite(r), r, 0.0)

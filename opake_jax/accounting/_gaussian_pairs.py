@@ -57,20 +57,20 @@ _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 class _Mixtures(NamedTuple):
     """P and Q over one list of means: log weights [2, 1+K] (row 0: P), the unshifted component first."""
 
-    log_weights: jax.Array
-    means: jax.Array  # [1+K]
-    sigma: jax.Array
+    log_weights: xp.Array
+    means: xp.Array  # [1+K]
+    sigma: xp.Array
 
 
 class _Cells(NamedTuple):
     """Dots and cells of (P, Q), in logs; the masses are bounded outward."""
 
-    loss: jax.Array  # [M], at the dots
-    loss_error: jax.Array  # [M]
-    up: jax.Array  # [S, M], connect-the-dots masses under the chosen sides (0: P, 1: Q)
-    cell_loss: jax.Array  # [M-1]
-    cell_error: jax.Array  # [M-1]
-    low: jax.Array  # [S, M-1], cell masses
+    loss: xp.Array  # [M], at the dots
+    loss_error: xp.Array  # [M]
+    up: xp.Array  # [S, M], connect-the-dots masses under the chosen sides (0: P, 1: Q)
+    cell_loss: xp.Array  # [M-1]
+    cell_error: xp.Array  # [M-1]
+    low: xp.Array  # [S, M-1], cell masses
 
 
 @jax.tree_util.register_dataclass
@@ -198,17 +198,17 @@ def _mixtures(pair: GaussianMixturePair) -> _Mixtures:
     return _Mixtures(xp.concatenate([log_rest, _log(weights)], 1), means, sigma)
 
 
-def _log(x: jax.Array) -> jax.Array:
+def _log(x: xp.Array) -> xp.Array:
     """Returns log x, -inf at 0 with a derivative of 0; NaN stays."""
     zero = x == 0
     return xp.where(zero, -xp.inf, xp.log(xp.where(zero, 1.0, x)))
 
 
-def _pad(values: jax.Array, size: int, fill: float) -> jax.Array:
+def _pad(values: xp.Array, size: int, fill: float) -> xp.Array:
     return xp.pad(values, size - values.shape[0], fill)
 
 
-def _edges(log_weights: Any, mixtures: _Mixtures, levels: Any, sides: Any) -> jax.Array:
+def _edges(log_weights: Any, mixtures: _Mixtures, levels: Any, sides: Any) -> xp.Array:
     """Returns x beyond which, on its side, the mixture has at most about e^level of mass; [S] each."""
     there = log_weights > -xp.inf
     share = math.log(mixtures.means.shape[0])
@@ -217,7 +217,7 @@ def _edges(log_weights: Any, mixtures: _Mixtures, levels: Any, sides: Any) -> ja
     return sides * xp.max(ends, 1)
 
 
-def _masses_beyond(log_weights: Any, mixtures: _Mixtures, x: Any, sides: Any) -> jax.Array:
+def _masses_beyond(log_weights: Any, mixtures: _Mixtures, x: Any, sides: Any) -> xp.Array:
     """Returns the logs of the mixture's masses beyond x on their sides, rounded up; [S] each."""
     z = sides[:, None] * (x[:, None] - mixtures.means) / mixtures.sigma
     terms = log_weights + log_ndtr(-z)
@@ -226,7 +226,7 @@ def _masses_beyond(log_weights: Any, mixtures: _Mixtures, x: Any, sides: Any) ->
     return logsumexp(terms) + ULP * (64 + 4 * size + 8 * far * far)
 
 
-def _limit(mixtures: _Mixtures, side: Any) -> jax.Array:
+def _limit(mixtures: _Mixtures, side: Any) -> xp.Array:
     """Returns log p/q for x -> side * infinity, rounded away from P's end: finite if both end alike."""
     log_weights, means = mixtures.log_weights, mixtures.means
     there = log_weights > -xp.inf
@@ -236,7 +236,7 @@ def _limit(mixtures: _Mixtures, side: Any) -> jax.Array:
     return xp.where(far[0, 0] == far[1, 0], loss, side * xp.inf)
 
 
-def _cells(mixtures: _Mixtures, x: jax.Array, sides: jax.Array) -> _Cells:
+def _cells(mixtures: _Mixtures, x: xp.Array, sides: xp.Array) -> _Cells:
     """Returns dots and cells for increasing dots x, and their masses under some sides (0: P, 1: Q)."""
     sigma = mixtures.sigma
     means, s2 = mixtures.means[1:], sigma * sigma
@@ -294,7 +294,7 @@ def _cells(mixtures: _Mixtures, x: jax.Array, sides: jax.Array) -> _Cells:
     )
 
 
-def _ratios(mixtures: _Mixtures, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+def _ratios(mixtures: _Mixtures, x: xp.Array) -> tuple[xp.Array, xp.Array, xp.Array, xp.Array]:
     """Returns log r = log sum_k w_k e^(y_k), y_k = m_k (2x - m_k)/(2 sigma^2), for P and Q at the dots.
 
     Also the posteriors of the shifted components, [2, M, K]; a bound on the error of log r, [2, M], and one on the
@@ -323,7 +323,7 @@ def _ratios(mixtures: _Mixtures, x: jax.Array) -> tuple[jax.Array, jax.Array, ja
     return log_ratio, posterior, rounding, xp.max(each, 2) + rounding
 
 
-def _largest(mixtures: _Mixtures, x: jax.Array, wide: jax.Array, sides: jax.Array) -> jax.Array:
+def _largest(mixtures: _Mixtures, x: xp.Array, wide: xp.Array, sides: xp.Array) -> xp.Array:
     """Returns the logs, [S, M-1], of a bound on the masses of wide cells: width times largest density."""
     a = (x[:-1, None] - mixtures.means) / mixtures.sigma
     b = (x[1:, None] - mixtures.means) / mixtures.sigma

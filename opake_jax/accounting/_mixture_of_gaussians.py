@@ -47,7 +47,7 @@ class MixtureOfGaussians(Mechanism):
         return xp.where(sigma > 0, divergence(excess, orders), xp.inf)
 
 
-def _arrays(*tuples: tuple[Any, ...]) -> list[jax.Array]:
+def _arrays(*tuples: tuple[Any, ...]) -> list[xp.Array]:
     return [xp.stack([xp.asarray(v, xp.float64) for v in values]) for values in tuples]
 
 

@@ -34,7 +34,7 @@ _NARROW = 0.5  # 10 Gauss nodes integrate 1 - s m(s) over an interval of that wi
 _NEWTON = 24  # from sqrt(2 log 1/delta) the slowest case of the tests takes 11
 
 
-def mills(t: Any) -> tuple[jax.Array, jax.Array]:
+def mills(t: Any) -> tuple[xp.Array, xp.Array]:
     """Returns m(t) = Phi(-t)/phi(t) and 1 - t m(t) > 0, for t >= -8 (below, m is clipped)."""
     high = xp.maximum(t, _SWITCH)
     rest = high
@@ -63,7 +63,7 @@ def _log_phi(t: Any) -> Any:
     return -t * t / 2 - _LOG_ROOT_2PI
 
 
-def _profile(mu: Any, t: Any) -> tuple[jax.Array, jax.Array]:
+def _profile(mu: Any, t: Any) -> tuple[xp.Array, xp.Array]:
     """Returns log delta at t = epsilon/mu - mu/2 and m(t + mu), for finite mu > 0."""
     narrow = xp.minimum(mu, _NARROW)
     middle, left = xp.maximum(t, -3.0), xp.minimum(t, -3.0)
@@ -84,7 +84,7 @@ def _usable(mu: Any) -> Any:
 
 
 @_by_hand
-def log_delta(mu: Any, epsilon: Any) -> tuple[jax.Array, jax.Array]:
+def log_delta(mu: Any, epsilon: Any) -> tuple[xp.Array, xp.Array]:
     """Returns (lower, upper) around log delta(epsilon) of mu-Gaussian DP, mu >= 0, epsilon >= 0."""
     safe = _usable(mu)
     t = epsilon / safe - safe / 2
@@ -121,7 +121,7 @@ def _error(mu: Any, t: Any, value: Any, m_u: Any) -> Any:
 
 
 @_by_hand
-def epsilon(mu: Any, log_delta_target: Any) -> tuple[jax.Array, jax.Array]:
+def epsilon(mu: Any, log_delta_target: Any) -> tuple[xp.Array, xp.Array]:
     """Returns (lower, upper) around the epsilon at which delta of mu-Gaussian DP is the target.
 
     log delta is concave and decreasing in t, so that Newton's method from the right stays on the
@@ -171,7 +171,7 @@ def _epsilon_jvp(primals: Any, tangents: Any) -> Any:
     return (lower, upper), (slope, slope)
 
 
-def quantile(log_alpha: Any) -> jax.Array:
+def quantile(log_alpha: Any) -> xp.Array:
     """Returns t >= 0 with log Phi(-t) = log_alpha, log_alpha <= log(1/2), to a few ulp."""
     log_alpha = xp.asarray(log_alpha, xp.float64)
     target = xp.clip(log_alpha, -1e300, -math.log(2))
@@ -183,14 +183,14 @@ def quantile(log_alpha: Any) -> jax.Array:
     return xp.loop(_NEWTON, step, xp.sqrt(-2 * target))
 
 
-def upper_quantile(alpha: Any) -> jax.Array:
+def upper_quantile(alpha: Any) -> xp.Array:
     """Returns Phi^-1(1 - alpha) for alpha in (0, 1)."""
     high = alpha > 0.5
     t = quantile(xp.log(xp.where(high, 1 - alpha, alpha)))
     return xp.where(high, -t, t)
 
 
-def beta(mu: Any, alpha: Any) -> tuple[jax.Array, jax.Array]:
+def beta(mu: Any, alpha: Any) -> tuple[xp.Array, xp.Array]:
     """Returns (lower, upper) around Phi(Phi^-1(1 - alpha) - mu), the trade-off function."""
     inside = (alpha > 0) & (alpha < 1)
     z = upper_quantile(xp.where(inside, alpha, 0.5))

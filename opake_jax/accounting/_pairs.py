@@ -55,9 +55,9 @@ class Atoms(NamedTuple):
     log_infinity: scalar, log of the mass of an infinite loss in row 0 (row 1 has none).
     """
 
-    log_mass: jax.Array
-    loss: jax.Array
-    log_infinity: jax.Array
+    log_mass: xp.Array
+    loss: xp.Array
+    log_infinity: xp.Array
 
 
 class Pair(Protocol):
@@ -78,8 +78,8 @@ def dominating_pairs(mechanism: Any) -> tuple[Pair, ...]:
 
 
 def pad_outward(
-    log_mass: jax.Array, loss: jax.Array, log_mass_error: Any, loss_error: Any
-) -> tuple[jax.Array, jax.Array]:
+    log_mass: xp.Array, loss: xp.Array, log_mass_error: Any, loss_error: Any
+) -> tuple[xp.Array, xp.Array]:
     """Returns rows [2, M] moved by their error bounds: row 0 up, row 1 down."""
     side = np.array([[1.0], [-1.0]])
     return log_mass + side * log_mass_error, loss + side * loss_error

@@ -66,7 +66,7 @@ class ParallelPoisson(Mechanism):
         return dataclasses.replace(self, num_workers=self.num_workers * size)
 
 
-def _appearances(rate: Any, workers: int) -> jax.Array:
+def _appearances(rate: Any, workers: int) -> xp.Array:
     """Returns Pr[Bin(workers, rate) = k] for k = 1..workers, [workers]."""
     rate = xp.asarray(rate, xp.float64)
     k = np.arange(1.0, workers + 1)

@@ -39,7 +39,6 @@ positions) w_k; with m = |computed| + e_k >= |phi|, the T-th power m^T e^(iT arg
 
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from opake_jax._numerics import NUFFT_ERROR, logsumexp, nufft, xp
@@ -95,18 +94,18 @@ class Bounds(NamedTuple):
 class Spectrum(NamedTuple):
     """The integrand about the centre, [2, N/64, 64] (row, k // 64, k % 64), and its errors, [2]."""
 
-    log_front: jax.Array
-    real: jax.Array
-    imag: jax.Array
-    frequency: jax.Array
-    error: jax.Array
-    error_slope: jax.Array
-    shift: jax.Array
-    log_error: jax.Array
-    smoothing: jax.Array
+    log_front: xp.Array
+    real: xp.Array
+    imag: xp.Array
+    frequency: xp.Array
+    error: xp.Array
+    error_slope: xp.Array
+    shift: xp.Array
+    log_error: xp.Array
+    smoothing: xp.Array
 
 
-def _log_moment(steps: Steps, row: int, tilt: Any, side: float) -> jax.Array:
+def _log_moment(steps: Steps, row: int, tilt: Any, side: float) -> xp.Array:
     """Returns sum_r T_r log E e^(tilt l_r) of a row, rounded to one side."""
     mass, shift = steps.log_mass[:, row], tilt * steps.loss[:, row]
     size = xp.where(mass > -xp.inf, xp.abs(mass), 0.0) + xp.abs(shift)
@@ -114,7 +113,7 @@ def _log_moment(steps: Steps, row: int, tilt: Any, side: float) -> jax.Array:
     return steps.counts @ each + side * 8 * ULP * (steps.counts @ xp.abs(each))
 
 
-def _rounding_of_weights(steps: Steps, tilt: Any, weights: jax.Array) -> jax.Array:
+def _rounding_of_weights(steps: Steps, tilt: Any, weights: xp.Array) -> xp.Array:
     """Returns the summed absolute error of the tilted weights: [R, 2]."""
     size = xp.where(weights > 0, xp.abs(steps.log_mass), 0.0) + 2 * xp.abs(tilt * steps.loss)
     return ULP * (4 + (weights * (4 + 2 * size)).sum(2))
@@ -123,13 +122,13 @@ def _rounding_of_weights(steps: Steps, tilt: Any, weights: jax.Array) -> jax.Arr
 class StepSpectrum(NamedTuple):
     """The tilted characteristic function of each kind of step, whatever its count: [R, 2] or [R, 2, N]."""
 
-    log_moment: jax.Array
-    mean: jax.Array
-    weight_error: jax.Array
-    log_modulus: jax.Array  # of a bound, never below the exact one
-    angle: jax.Array
-    relative: jax.Array  # bound on the error of one power, relative to the modulus
-    frequency: jax.Array  # [N]
+    log_moment: xp.Array
+    mean: xp.Array
+    weight_error: xp.Array
+    log_modulus: xp.Array  # of a bound, never below the exact one
+    angle: xp.Array
+    relative: xp.Array  # bound on the error of one power, relative to the modulus
+    frequency: xp.Array  # [N]
 
 
 def step_spectrum(steps: Steps, tilt: Any, window: Any, frequencies: int) -> StepSpectrum:
@@ -211,7 +210,7 @@ def compose(step: StepSpectrum, counts: Any, contour: Contour, sign: Any = 1.0) 
     )
 
 
-def integral(offset: jax.Array, spectrum: Spectrum) -> tuple[jax.Array, jax.Array]:
+def integral(offset: xp.Array, spectrum: Spectrum) -> tuple[xp.Array, xp.Array]:
     """Returns the integral I and dI/d eps for both rows at eps = centre + offset, offset of shape [2].
 
     e^(-i w offset) is an outer product of 64 and N/64 values: two matrix products instead of N cosines.
@@ -239,11 +238,11 @@ def integral(offset: jax.Array, spectrum: Spectrum) -> tuple[jax.Array, jax.Arra
 class ChernoffTails(NamedTuple):
     """log P(L > y) <= log_right - right y, log P(L < y) <= log_left + left y, under the tilted law."""
 
-    log_right: jax.Array
-    log_left: jax.Array
+    log_right: xp.Array
+    log_left: xp.Array
 
 
-def chernoff_tails(steps: Steps, row: int, contour: Contour, a: jax.Array) -> ChernoffTails:
+def chernoff_tails(steps: Steps, row: int, contour: Contour, a: xp.Array) -> ChernoffTails:
     """Returns bounds on the tails of one row, the Gaussian of mu^2 = a included."""
 
     def moment(tilt: Any, side: float) -> Any:
@@ -256,7 +255,7 @@ def chernoff_tails(steps: Steps, row: int, contour: Contour, a: jax.Array) -> Ch
     )
 
 
-def alias_of(epsilon: jax.Array, contour: Contour, tails: ChernoffTails) -> jax.Array:
+def alias_of(epsilon: xp.Array, contour: Contour, tails: ChernoffTails) -> xp.Array:
     """Returns the bound on the periodisation terms, tilt > 0."""
     tilt, window = contour.tilt, contour.window
     # c: where Chernoff's bound on the left tail has fallen to the contour's budget.
@@ -271,8 +270,8 @@ def alias_of(epsilon: jax.Array, contour: Contour, tails: ChernoffTails) -> jax.
 
 
 def evaluate(
-    offset: jax.Array, contour: Contour, spectrum: Spectrum, alias: jax.Array, sign: Any = 1.0
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+    offset: xp.Array, contour: Contour, spectrum: Spectrum, alias: xp.Array, sign: Any = 1.0
+) -> tuple[xp.Array, xp.Array, xp.Array]:
     """Returns, per row at centre + offset: log of the bound, its slope, whether it holds.
 
     The bound is on delta (sign 1: row 0 above, row 1 below) or on 1 - delta (sign -1: below, above). `alias`
@@ -293,7 +292,7 @@ def evaluate(
     return log_bound, -contour.tilt + slope / safe, holds & xp.isfinite(log_bound)
 
 
-def log_infinite_delta(steps: Steps) -> jax.Array:
+def log_infinite_delta(steps: Steps) -> xp.Array:
     """Returns the log of 1 - prod_r (1 - m_r)^T_r: the delta of infinite losses, rounded up."""
     missing = xp.exp(xp.minimum(steps.log_infinity, 0.0))
     total = steps.counts @ xp.log1p(-missing)
@@ -304,7 +303,7 @@ def log_infinite_delta(steps: Steps) -> jax.Array:
     return xp.where(small > -30.0, exact, small) + 16 * ULP
 
 
-def _largest_epsilon(steps: Steps) -> jax.Array:
+def _largest_epsilon(steps: Steps) -> xp.Array:
     """Returns an epsilon at which delta is that of the infinite losses alone."""
     there = steps.log_mass[:, 0] > -xp.inf
     top = xp.max(xp.where(there, steps.loss[:, 0], -xp.inf), 1)
@@ -314,7 +313,7 @@ def _largest_epsilon(steps: Steps) -> jax.Array:
 
 def log_delta_on(
     steps: Steps, contour: Contour, epsilon: Any, frequencies: int
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[xp.Array, xp.Array]:
     """Returns log delta of the upper row on a given contour and its slope in epsilon: differentiable."""
     contour = xp.fixed(contour)
     spectrum = spectrum_of(steps, contour, frequencies)
@@ -437,5 +436,5 @@ def bounds_on(steps: Steps, query: Query, contour: Contour, spectrum: Spectrum) 
     )
 
 
-def _rounded_up(value: jax.Array) -> jax.Array:
+def _rounded_up(value: xp.Array) -> xp.Array:
     return value + 4 * ULP * xp.abs(value)

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from opake_jax._numerics import logsumexp, xp
@@ -51,10 +50,10 @@ class Steps(NamedTuple):
     log_mass, loss: [R, 2, M]; log_infinity, counts: [R]. See `_pairs.Atoms`.
     """
 
-    log_mass: jax.Array
-    loss: jax.Array
-    log_infinity: jax.Array
-    counts: jax.Array
+    log_mass: xp.Array
+    loss: xp.Array
+    log_infinity: xp.Array
+    counts: xp.Array
 
 
 class Query(NamedTuple):
@@ -73,13 +72,13 @@ class Query(NamedTuple):
 class Contour(NamedTuple):
     """The line Re s = tilt, cut into 2 pi / window: see `_pld_fourier`."""
 
-    tilt: jax.Array
-    spread: jax.Array  # standard deviation of the tilted loss
-    window: jax.Array
-    centre: jax.Array  # the epsilon about which the integrand is expanded
-    size: jax.Array  # expected value of the integral
-    right: jax.Array  # extra tilts for Chernoff bounds of both tails
-    left: jax.Array
+    tilt: xp.Array
+    spread: xp.Array  # standard deviation of the tilted loss
+    window: xp.Array
+    centre: xp.Array  # the epsilon about which the integrand is expanded
+    size: xp.Array  # expected value of the integral
+    right: xp.Array  # extra tilts for Chernoff bounds of both tails
+    left: xp.Array
 
 
 def relative_tails(log_delta: Any, count: Any) -> Tails:
@@ -91,12 +90,12 @@ def relative_tails(log_delta: Any, count: Any) -> Tails:
 class Rough(NamedTuple):
     """The lower atoms, gathered into groups: mass in logs and loss [R, groups], counts [R]."""
 
-    mass: jax.Array
-    loss: jax.Array
-    counts: jax.Array
-    spread: jax.Array  # standard deviation of the composed loss
+    mass: xp.Array
+    loss: xp.Array
+    counts: xp.Array
+    spread: xp.Array  # standard deviation of the composed loss
 
-    def cumulants(self, tilts: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def cumulants(self, tilts: xp.Array) -> tuple[xp.Array, xp.Array, xp.Array]:
         """Returns K, K', K'' of the composed loss, K = log E e^(tilt L), at each tilt."""
         v = self.mass + tilts[:, None, None] * self.loss
         top = v.max(2, keepdims=True)
@@ -107,7 +106,7 @@ class Rough(NamedTuple):
         value = top[:, :, 0] + xp.log(z)
         return value @ self.counts, mean @ self.counts, variance @ self.counts
 
-    def spread_at(self, tilt: jax.Array) -> jax.Array:
+    def spread_at(self, tilt: xp.Array) -> xp.Array:
         """Returns the standard deviation of the tilted composed loss."""
         v = self.mass + tilt * self.loss
         w = xp.exp(v - logsumexp(v)[:, None])
@@ -160,7 +159,7 @@ def pick_tilt(rough: Rough, goal: Callable[..., Any]) -> tuple[Any, Any, Any, An
     narrows as the tilt grows).
     """
 
-    def pick(tilts: jax.Array) -> tuple[Any, Any]:
+    def pick(tilts: xp.Array) -> tuple[Any, Any]:
         value, mean, variance = rough.cumulants(tilts)
         goals = goal(tilts, value, variance)
         short = (tilts * tilts * variance < 1.0) & (tilts * rough.spread < 4.0)
@@ -237,7 +236,7 @@ def expected_size(tilt: Any, spread: Any) -> Any:
     return xp.minimum(size, 0.3 / (1 + tilt)) * xp.minimum(1.0, (6 / (tilt * spread)) ** 3)
 
 
-def rough_log_delta(steps: Steps, epsilon: Any) -> jax.Array:
+def rough_log_delta(steps: Steps, epsilon: Any) -> xp.Array:
     """Returns a rough log delta at epsilon, from which tails are cut."""
     contour = choose_contour(steps, Query(-1.0, epsilon, False, 1.0))
     each = logsumexp(steps.log_mass[:, 1] + contour.tilt * steps.loss[:, 1])

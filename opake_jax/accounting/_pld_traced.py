@@ -48,7 +48,7 @@ def steps_of(parts: Any, tails: Tails, size: int = _ATOMS) -> Steps:
 
 
 @jax.jit
-def epsilon_core(arguments: Any) -> tuple[jax.Array, jax.Array]:
+def epsilon_core(arguments: Any) -> tuple[xp.Array, xp.Array]:
     """Returns (lower, upper) around epsilon; `arguments` is (parts, delta), float64."""
     parts, delta = arguments
     log_delta = xp.log(delta)
@@ -56,7 +56,7 @@ def epsilon_core(arguments: Any) -> tuple[jax.Array, jax.Array]:
     counts = sum(count for _, count in parts)
     steps = steps_of(parts, relative_tails(fixed(log_delta), fixed(counts)))
 
-    def one(steps: Steps) -> tuple[jax.Array, jax.Array]:
+    def one(steps: Steps) -> tuple[xp.Array, xp.Array]:
         query = Query(fixed(log_delta), 0.0, True, 1.0)
         bounds, contour = answer(fixed(steps), query, _FREQUENCIES)
         value, slope = log_delta_on(steps, contour, bounds.upper, _FREQUENCIES)
@@ -77,7 +77,7 @@ def epsilon_core(arguments: Any) -> tuple[jax.Array, jax.Array]:
 
 
 @jax.jit
-def delta_core(arguments: Any) -> tuple[jax.Array, jax.Array]:
+def delta_core(arguments: Any) -> tuple[xp.Array, xp.Array]:
     """Returns (lower, upper) around delta; `arguments` is (parts, epsilon), float64."""
     parts, epsilon = arguments
     fixed = xp.fixed
@@ -86,7 +86,7 @@ def delta_core(arguments: Any) -> tuple[jax.Array, jax.Array]:
     scale = xp.max(jax.vmap(functools.partial(rough_log_delta, epsilon=fixed(epsilon)))(wide))
     steps = steps_of(parts, relative_tails(scale, fixed(counts)))
 
-    def one(steps: Steps) -> tuple[jax.Array, jax.Array]:
+    def one(steps: Steps) -> tuple[xp.Array, xp.Array]:
         query = Query(-1.0, fixed(epsilon), False, 1.0)
         bounds, contour = answer(fixed(steps), query, _FREQUENCIES)
         value, _ = log_delta_on(steps, contour, epsilon, _FREQUENCIES)
@@ -102,7 +102,7 @@ def delta_core(arguments: Any) -> tuple[jax.Array, jax.Array]:
 
 
 @jax.jit
-def beta_core(arguments: Any) -> tuple[jax.Array, jax.Array]:
+def beta_core(arguments: Any) -> tuple[xp.Array, xp.Array]:
     """Returns (lower, upper) around beta(alpha); `arguments` is (parts, alpha), float64.
 
     G is stationary at its maximum: the derivative is that of G at a fixed point.

@@ -57,8 +57,8 @@ class _Line(NamedTuple):
 class Binding(NamedTuple):
     """The point t that gave the lower bound, and the direction whose delta binds there."""
 
-    point: jax.Array
-    direction: jax.Array
+    point: xp.Array
+    direction: xp.Array
     line: _Line
 
 
@@ -93,7 +93,7 @@ def _line(steps: Steps, log_alpha: Any, points: Any, search: Any) -> _Line:
     return _Line(contour, xp.where(complement, -1.0, 1.0))
 
 
-def _complement_alias(epsilon: Any, contour: Contour, tails: Any) -> jax.Array:
+def _complement_alias(epsilon: Any, contour: Contour, tails: Any) -> xp.Array:
     """Returns the bound on the periodisation terms of 1 - delta, tilt in (-1, 0)."""
     decay = xp.minimum(-contour.tilt, 1 + contour.tilt)
     budget = xp.log(_ALIAS * contour.size)
@@ -108,7 +108,7 @@ def _complement_alias(epsilon: Any, contour: Contour, tails: Any) -> jax.Array:
     return 2 * (right + left + xp.exp(-decay * c)) / wrapped
 
 
-def _excess(steps: Steps) -> tuple[jax.Array, jax.Array]:
+def _excess(steps: Steps) -> tuple[xp.Array, xp.Array]:
     """Returns (over, missing): by how much the masses of all steps exceed 1 above, and fall short below.
 
     Padded masses make delta larger, which is right, but also E min(1, e^(eps-L)), which is not; the
@@ -138,11 +138,11 @@ def _look(
     infinite = log_infinite_delta(steps)
     over, missing = _excess(steps)
 
-    def alias(epsilon: Any) -> jax.Array:
+    def alias(epsilon: Any) -> xp.Array:
         plain = alias_of(epsilon, contour, lowest)
         return xp.where(sign < 0, _complement_alias(epsilon, contour, lowest), plain)
 
-    def bounds(epsilon: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def bounds(epsilon: xp.Array) -> tuple[xp.Array, xp.Array]:
         offset = epsilon - contour.centre - spectrum.shift * np.array([1.0, -1.0])
         value, _, holds = evaluate(offset, contour, spectrum, alias(epsilon), sign)
         # 1 - delta from delta
@@ -159,7 +159,7 @@ def _look(
             xp.where(sign < 0, xp.log(direct_up), up),
         )
 
-    def profile(epsilon: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def profile(epsilon: xp.Array) -> tuple[xp.Array, xp.Array]:
         """Q(L > epsilon) and P(L <= epsilon), roughly, of the upper row."""
         offset = xp.broadcast_to(epsilon - contour.centre, (2,))
         value, slope = integral(offset, spectrum)
@@ -192,7 +192,7 @@ def _look(
     return points, lower, upper, line
 
 
-def _log(x: jax.Array) -> jax.Array:
+def _log(x: xp.Array) -> xp.Array:
     return xp.where(x > 0, xp.log(xp.where(x > 0, x, 1.0)), -xp.inf)
 
 
@@ -245,7 +245,7 @@ def beta_bounds(steps: Steps, first: Any, alpha: Any, frequencies: int) -> tuple
     return low, upper_end, Binding(points[1], directions[turn], line)
 
 
-def rest_on(steps: Steps, line: _Line, epsilon: Any, frequencies: int) -> jax.Array:
+def rest_on(steps: Steps, line: _Line, epsilon: Any, frequencies: int) -> xp.Array:
     """Returns 1 - delta of one direction's upper row, uncertified: what is differentiated."""
     contour, sign = xp.fixed(line)
     spectrum = spectrum_of(steps, contour, frequencies, sign)

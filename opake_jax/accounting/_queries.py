@@ -412,7 +412,7 @@ def _traced_validity(parts: Any) -> Any:
     return valid
 
 
-def _gaussian_delta(mu: Any, epsilon: Any) -> tuple[jax.Array, jax.Array]:
+def _gaussian_delta(mu: Any, epsilon: Any) -> tuple[xp.Array, xp.Array]:
     lower, upper = _mu_gdp.log_delta(mu, epsilon)
     return xp.exp(lower) * (1 - 1e-15), xp.minimum(xp.exp(upper) * (1 + 1e-15), 1.0)
 

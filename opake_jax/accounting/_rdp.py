@@ -95,7 +95,7 @@ def _wide(args: Any) -> Any:
     return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), args)
 
 
-def _divergences(parts: Any, orders: Any) -> tuple[jax.Array, jax.Array]:
+def _divergences(parts: Any, orders: Any) -> tuple[xp.Array, xp.Array]:
     """Returns total divergences, rounded up, and the orders, [orders]."""
     total = xp.zeros_like(orders)
     for mechanism, count in parts:
@@ -106,7 +106,7 @@ def _divergences(parts: Any, orders: Any) -> tuple[jax.Array, jax.Array]:
     return total * (1 + _OUTWARD), orders
 
 
-def _refined(parts: Any, orders: Any, cost: Callable[[Any, Any], Any]) -> jax.Array:
+def _refined(parts: Any, orders: Any, cost: Callable[[Any, Any], Any]) -> xp.Array:
     """Returns the smallest cost(divergence, order) over the given orders, or over good ones (None)."""
     if orders is not None:
         return xp.min(cost(*_divergences(parts, orders)))
@@ -125,18 +125,18 @@ def _refined(parts: Any, orders: Any, cost: Callable[[Any, Any], Any]) -> jax.Ar
     return xp.loop(_REFINEMENTS, lay, coarse)[1]
 
 
-def _epsilon(parts: Any, orders: Any, delta: Any) -> jax.Array:
+def _epsilon(parts: Any, orders: Any, delta: Any) -> xp.Array:
     log_delta = xp.log(delta)
     value = _refined(parts, orders, lambda r, a: epsilons_of(r, a, log_delta))
     return xp.where((delta >= 0) & (delta < 1), value, xp.nan)
 
 
-def _delta(parts: Any, orders: Any, epsilon: Any) -> jax.Array:
+def _delta(parts: Any, orders: Any, epsilon: Any) -> xp.Array:
     value = _refined(parts, orders, lambda r, a: log_deltas_of(r, a, epsilon))
     return xp.where(epsilon >= 0, xp.exp(value), xp.nan)
 
 
-def _beta(parts: Any, orders: Any, alpha: Any) -> jax.Array:
+def _beta(parts: Any, orders: Any, alpha: Any) -> xp.Array:
     total, orders = _divergences(parts, xp.asarray(_DENSE) if orders is None else orders)
     # Where 1 - delta - e^epsilon alpha is largest, epsilon <= log(1/alpha).
     grid = np.concatenate([np.zeros(1), np.geomspace(1e-4, 1.0, 400)])
@@ -148,7 +148,7 @@ def _beta(parts: Any, orders: Any, alpha: Any) -> jax.Array:
     return xp.where(xp.isnan(alpha), xp.nan, xp.clip(best * (1 - 1e-12), 0.0, 1.0))
 
 
-def _trajectory(parts: Any, orders: Any, delta: Any, counts: Any) -> jax.Array:
+def _trajectory(parts: Any, orders: Any, delta: Any, counts: Any) -> xp.Array:
     total, orders = _divergences(parts, orders)
 
     times = counts[:, None]

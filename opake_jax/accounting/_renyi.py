@@ -27,7 +27,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 
 from opake_jax._numerics import log1mexp, logsumexp, xp
@@ -46,7 +45,7 @@ _SMALL = 0.05  # above, the three terms of g cancel to 1e-3 of themselves at mos
 _LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)
 
 
-def _remainder(z: Any) -> jax.Array:
+def _remainder(z: Any) -> xp.Array:
     """Returns e^z - 1 - z for |z| < 0.05, to full precision."""
     series = xp.zeros_like(z)
     for k in range(9, 2, -1):  # the next term is 0.05^8 2/10! = 2e-17 of the first
@@ -54,13 +53,13 @@ def _remainder(z: Any) -> jax.Array:
     return (1 + series) * z * z / 2
 
 
-def _small(z: Any) -> tuple[jax.Array, jax.Array]:
+def _small(z: Any) -> tuple[xp.Array, xp.Array]:
     """Returns where |z| < 0.05, and z there (0 elsewhere)."""
     small = xp.abs(z) < _SMALL
     return small, xp.where(small, z, 0.0)
 
 
-def _log_sum(orders: Any, l: Any, log_weight: Any, cut: Any = True) -> jax.Array:
+def _log_sum(orders: Any, l: Any, log_weight: Any, cut: Any = True) -> xp.Array:
     """Returns log of the weighted sum of e^(a l) - 1 - a (e^l - 1) over the last axis, [orders].
 
     One exponential for each order and node: e^l and the weights are shared by the orders.
@@ -80,14 +79,14 @@ def _log_sum(orders: Any, l: Any, log_weight: Any, cut: Any = True) -> jax.Array
     return top[:, 0] + xp.log(xp.maximum(total, 1e-290))
 
 
-def sampled_loss(y: Any, rate: Any) -> jax.Array:
+def sampled_loss(y: Any, rate: Any) -> xp.Array:
     """Returns log(1 - rate + rate e^y), to full precision near 0 and without overflow."""
     low, high = xp.minimum(y, 1.0), xp.maximum(y, 1.0)
     far = high + xp.log(rate) + xp.log1p((1 - rate) / rate * xp.exp(-high))
     return xp.where(y < 1.0, xp.log1p(rate * xp.expm1(low)), far)
 
 
-def _nodes(sigma: Any, x0: Any, end: Any) -> tuple[jax.Array, jax.Array]:
+def _nodes(sigma: Any, x0: Any, end: Any) -> tuple[xp.Array, xp.Array]:
     """Returns nodes from -9.5 sigma to at most `end`, and log weights of the trapezoid against Q."""
 
     def t_of(x: Any) -> Any:
@@ -114,12 +113,12 @@ def _nodes(sigma: Any, x0: Any, end: Any) -> tuple[jax.Array, jax.Array]:
     return x, -((x / sigma) ** 2) / 2 - _LOG_ROOT_2PI + xp.log(dx / sigma)
 
 
-def divergence(log_excess: Any, orders: Any) -> jax.Array:
+def divergence(log_excess: Any, orders: Any) -> xp.Array:
     """Returns the Renyi divergence log(A)/(a - 1) from log(A - 1)."""
     return xp.logaddexp(0.0, log_excess) / (orders - 1)
 
 
-def sampled_excess(sigma: Any, rate: Any, orders: Any, relation: NeighboringRelation) -> jax.Array:
+def sampled_excess(sigma: Any, rate: Any, orders: Any, relation: NeighboringRelation) -> xp.Array:
     """Returns log(A - 1) of one Poisson-sampled step, [orders], at any sigma >= 0 and rate in [0, 1].
 
     NaN outside; +inf at sigma 0, -inf at rate 0, the Gaussian's at rate 1.
@@ -135,7 +134,7 @@ def sampled_excess(sigma: Any, rate: Any, orders: Any, relation: NeighboringRela
     return xp.where(valid, value, xp.nan)
 
 
-def poisson_excess(sigma: Any, rate: Any, orders: Any) -> jax.Array:
+def poisson_excess(sigma: Any, rate: Any, orders: Any) -> xp.Array:
     """Returns log(A - 1) of (1-q) N(0, sigma^2) + q N(1, sigma^2) against N(0, sigma^2), [orders]; float64 scalars.
 
     That direction dominates the reverse at every order (Mironov, Talwar, Zhang 2019, Thm 5).
@@ -145,13 +144,13 @@ def poisson_excess(sigma: Any, rate: Any, orders: Any) -> jax.Array:
     x0 = s2 * (xp.log1p(-q) - xp.log(q)) + 0.5
     x0 = xp.maximum(x0, -_REACH * sigma)
 
-    def loss(x: Any) -> jax.Array:
+    def loss(x: Any) -> xp.Array:
         return sampled_loss((2 * x - 1) / (2 * s2), q)
 
-    def share(x: Any) -> jax.Array:
+    def share(x: Any) -> xp.Array:
         return xp.sigmoid((x - x0) / s2)
 
-    def slope(x: Any) -> jax.Array:  # of f, times sigma^2
+    def slope(x: Any) -> xp.Array:  # of f, times sigma^2
         return orders * share(x) - x
 
     # From above, x <- a share(x) falls towards the largest stationary point and never below it. The
@@ -172,7 +171,7 @@ def poisson_excess(sigma: Any, rate: Any, orders: Any) -> jax.Array:
     cut = xp.where(enough, xp.inf, mode - half)
     low = _log_sum(orders, loss(x), log_weight, x <= cut[:, None])
 
-    def with_peaks() -> jax.Array:
+    def with_peaks() -> xp.Array:
         peak = mode[:, None] + half[:, None] * np.linspace(-1.0, 1.0, _PEAK_NODES)
         step = 2 * half / (_PEAK_NODES - 1)
         log_weight = -((peak / sigma) ** 2) / 2 - _LOG_ROOT_2PI + xp.log(step / sigma)[:, None]
@@ -194,7 +193,7 @@ def poisson_excess(sigma: Any, rate: Any, orders: Any) -> jax.Array:
     return xp.cond(xp.all(enough), lambda: low, with_peaks)
 
 
-def replace_one_excess(sigma: Any, rate: Any, orders: Any) -> jax.Array:
+def replace_one_excess(sigma: Any, rate: Any, orders: Any) -> xp.Array:
     """Returns log(A - 1) of (1-q) N(0) + q N(1) against (1-q) N(0) + q N(-1), [orders]; float64 scalars."""
     q = xp.clip(rate, 1e-300, 1 - 1e-16)
     s2 = sigma * sigma
@@ -210,7 +209,7 @@ def replace_one_excess(sigma: Any, rate: Any, orders: Any) -> jax.Array:
     )
 
 
-def mixture_excess(sigma: Any, probabilities: Any, shifts: Any, orders: Any) -> jax.Array:
+def mixture_excess(sigma: Any, probabilities: Any, shifts: Any, orders: Any) -> xp.Array:
     """Returns the larger log(A - 1) of sum_k p_k N(m_k, sigma^2) against N(0, sigma^2) and of its reverse.
 
     Args:
@@ -224,7 +223,7 @@ def mixture_excess(sigma: Any, probabilities: Any, shifts: Any, orders: Any) -> 
     total = xp.clip(xp.sum(probabilities), 1e-300, 1 - 1e-16)
     x0 = xp.maximum(s2 * (xp.log1p(-total) - xp.log(total)) + 0.5, 0.0)
 
-    def loss(x: Any) -> jax.Array:
+    def loss(x: Any) -> xp.Array:
         y = m * (2 * x - m) / (2 * s2)
         excess = xp.sum(p * xp.expm1(xp.minimum(y, 50.0)), 0)
         rest = xp.full_like(x, xp.log1p(-total))[None]
@@ -256,7 +255,7 @@ def _general(
     other_loss_at: Callable[[Any], Any],
     exponents: Any,
     last: Any,
-) -> jax.Array:
+) -> xp.Array:
     """Returns log E_Q of r^b s^(1-b) - 1 - b (r-1) - (1-b) (s-1), +inf where the nodes do not reach.
 
     Args:

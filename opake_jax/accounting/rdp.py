@@ -102,18 +102,18 @@ def _check(name: str, value: Any, valid: Callable[[Any], Any], allowed: str) -> 
         raise ValueError(f"{name} must be {allowed}, got {value!r}")
 
 
-def _poisson_gaussian(sigma: Any, rate: Any, orders: Any) -> jax.Array:
+def _poisson_gaussian(sigma: Any, rate: Any, orders: Any) -> xp.Array:
     """Returns the divergences for float64 scalars and orders of one axis."""
     excess = _renyi.sampled_excess(sigma, rate, orders, NeighboringRelation.ADD_REMOVE)
     return _renyi.divergence(excess, orders)
 
 
-def _to_epsilon(rdp: Any, delta: Any, orders: Any) -> jax.Array:
+def _to_epsilon(rdp: Any, delta: Any, orders: Any) -> xp.Array:
     value = xp.min(epsilons_of(rdp, orders, xp.log(delta)))
     return xp.where((delta >= 0) & (delta < 1), value, xp.nan)
 
 
-def _to_delta(rdp: Any, epsilon: Any, orders: Any) -> jax.Array:
+def _to_delta(rdp: Any, epsilon: Any, orders: Any) -> xp.Array:
     value = xp.exp(xp.min(log_deltas_of(rdp, orders, epsilon)))
     return xp.where(epsilon >= 0, value, xp.nan)
 
@@ -148,7 +148,7 @@ def _over(core: Any, shape: Any, numbers: Any, orders: Any, axes: int = 0) -> An
     rest = jnp.broadcast_to(second, shape).ravel()
     orders = jax.lax.stop_gradient(orders) if any_traced(orders) else orders
 
-    def one(x: Any, y: Any) -> jax.Array:
+    def one(x: Any, y: Any) -> xp.Array:
         return evaluate_traced(lambda a: (core(*a),), (x, y, orders), (+1,))[0]
 
     found = jax.vmap(one)(rows, rest)
