@@ -52,7 +52,7 @@ def gradient(factored: Factored) -> Known:
     _, m, n = factored.layout
     parts, varies = [], False
     if factored.left is not None and factored.right is not None:
-        parts.append(_einsum("skm,skn->smn", factored.left.array, factored.right.array))
+        parts.append(_product(factored.left.array, factored.right.array))
         varies |= factored.left.varies or factored.right.varies
     if factored.rows is not None and factored.index is not None:
         rows = _wide(factored.rows.array)
@@ -66,6 +66,13 @@ def gradient(factored: Factored) -> Known:
     for part in parts[1:]:
         total = total + part
     return Known(total, varies)
+
+
+def _product(a: jax.Array, g: jax.Array) -> jax.Array:
+    if a.shape[0] > 1:
+        return _einsum("skm,skn->smn", a, g)
+    # Without the axis: as a second batch axis of size 1 it made XLA copy the result, twice.
+    return _einsum("km,kn->mn", a[0], g[0])[None]
 
 
 def _gram(factored: Factored) -> jax.Array:
