@@ -88,8 +88,8 @@ def flattened(loss_fn):
         sums = []
 
         def one(example):
-            operands = Operands()
-            forms = gradient_forms(problem, leaves, example, None).forms
+            _, _, forms, arrange = gradient_forms(problem, leaves, example, None)
+            operands = Operands(arrange)
             sums[:] = [summand(form, None, operands) for form in forms]
             return operands.varying, operands.fixed
 

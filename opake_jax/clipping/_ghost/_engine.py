@@ -48,8 +48,8 @@ class Ghost:
         summands: list[Summand] = []
 
         def one(example: Any, key: Any) -> Any:
-            loss, aux, forms = gradient_forms(problem, leaves, example, key)
-            operands = Operands()
+            loss, aux, forms, arrange = gradient_forms(problem, leaves, example, key)
+            operands = Operands(arrange)
             squares = []
             summands.clear()
             chosen = ways(forms, rows.mask.shape[0], self)

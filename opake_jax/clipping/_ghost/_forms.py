@@ -70,7 +70,9 @@ class Arranger:
     """Brings operands into the order (S, K, width), each once: several leaves share an operand."""
 
     def __init__(self) -> None:
+        # The arrays are held so that their ids stay their own.
         self._done: dict[Any, tuple[Any, Known]] = {}
+        self._sources: dict[int, Any] = {}
 
     def __call__(self, value: Known, batch: Any, contracted: Any, shape: Any) -> Known:
         """Returns the operand with its axes in this order and of this shape (S, K, width)."""
@@ -78,9 +80,16 @@ class Arranger:
         key = (id(x), tuple(batch), tuple(contracted))
         if key not in self._done:
             free = [d for d in range(x.ndim) if d not in contracted and d not in batch]
-            y = lax.transpose(x, (*batch, *contracted, *free)).reshape(shape)
-            self._done[key] = (x, value._replace(array=y))  # x is held so that its id stays its own
+            order = (*batch, *contracted, *free)
+            y = lax.transpose(x, order).reshape(shape)
+            self._done[key] = (x, value._replace(array=y))
+            if order == tuple(range(x.ndim)):
+                self._sources[id(y)] = x
         return self._done[key][1]
+
+    def source(self, array: Any) -> Any:
+        """Returns the array that this one only is another shape of."""
+        return self._sources.get(id(array), array)
 
 
 def form(gradient: Known | Lazy, shape: tuple[int, ...], arrange: Arranger) -> Form:

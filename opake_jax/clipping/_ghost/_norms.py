@@ -33,7 +33,10 @@ def squared_norm_of(form: Form, way: Way) -> tuple[jax.Array, Known | None]:
 def _of_factored(factored: Factored, way: Way) -> tuple[jax.Array, Known | None]:
     factors = [x for x in (factored.left, factored.right) if x is not None]
     if way is Way.RANK_ONE:
-        a, g = (jnp.sum(jnp.square(_wide(x.array)), axis=(1, 2)) for x in factors)
+        # As (S, M): an axis of size 1 between made XLA copy the operand.
+        flat = [_wide(x.array).reshape(x.array.shape[0], -1) for x in factors]
+        flat = [x[0] for x in flat] if flat[0].shape[0] == 1 else flat
+        a, g = (jnp.sum(jnp.square(x), axis=-1) for x in flat)
         return jnp.sum(a * g), None
     if way is Way.GRAM:
         return _gram(factored), None

@@ -6,13 +6,13 @@ backward pass.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from opake_jax.clipping._ghost._forms import Form, Whole
+from opake_jax.clipping._ghost._forms import Arranger, Form, Whole
 from opake_jax.clipping._ghost._patches import fold_batch
 from opake_jax.clipping._ghost._terms import Known, Step, view
 from opake_jax.clipping._problem import accumulator_dtype, contract
@@ -22,28 +22,38 @@ __all__ = ["Operands", "Summand", "summand"]
 _HIGHEST = lax.Precision.HIGHEST
 
 
+class Place(NamedTuple):
+    """Where an operand is among those that vary or those that do not, and its shape for one example."""
+
+    varies: bool
+    position: int
+    shape: tuple[int, ...]
+
+
 class Operands:
     """The arrays that sums are made of, each once: those that vary by example and those that do not."""
 
-    def __init__(self) -> None:
+    def __init__(self, arrange: Arranger) -> None:
         self.varying: list[jax.Array] = []
         self.fixed: list[jax.Array] = []
+        self._arrange = arrange
 
-    def put(self, value: Known) -> tuple[bool, int]:
+    def put(self, value: Known) -> Place:
         """Returns where the array is found."""
         arrays = self.varying if value.varies else self.fixed
-        for i, array in enumerate(arrays):
-            if array is value.array:
-                return value.varies, i
-        arrays.append(value.array)
-        return value.varies, len(arrays) - 1
+        # The gradient of a bias is the cotangent that is an operand of the weight's.
+        source = self._arrange.source(value.array)
+        at = next((i for i, array in enumerate(arrays) if array is source), len(arrays))
+        if at == len(arrays):
+            arrays.append(source)
+        return Place(value.varies, at, value.array.shape)
 
 
 @dataclasses.dataclass(frozen=True)
 class Summand:
     """One leaf: places of its operands, and how they are summed."""
 
-    places: tuple[tuple[bool, int], ...]
+    places: tuple[Place, ...]
     total: Callable[..., jax.Array]  # (factors (B,), *operands as (array, varies)) -> leaf
     steps: tuple[Step, ...]
 
@@ -51,7 +61,10 @@ class Summand:
         self, factors: jax.Array, varying: list[jax.Array], fixed: list[jax.Array]
     ) -> jax.Array:
         """Returns the sum over examples; varying operands have a leading batch axis."""
-        operands = [((varying if v else fixed)[i], v) for v, i in self.places]
+        operands = []
+        for varies, i, shape in self.places:
+            rows = (len(factors),) if varies else ()
+            operands.append(((varying if varies else fixed)[i].reshape(*rows, *shape), varies))
         return view(self.total(factors, *operands), self.steps)
 
 

@@ -15,11 +15,12 @@ __all__ = ["Forward", "Outcome", "forward", "gradient_forms"]
 
 
 class Outcome(NamedTuple):
-    """One example: its loss, its aux, and the form of its gradient for each leaf."""
+    """One example: its loss, its aux, the form of its gradient for each leaf, and what brought the operands into it."""
 
     loss: jax.Array
     aux: Any
     forms: list[Form]
+    arrange: Arranger
 
 
 class Forward(NamedTuple):
@@ -47,7 +48,7 @@ def gradient_forms(problem: Problem, leaves: list[jax.Array], example: Any, key:
     loss, aux = jax.tree.unflatten(structure, [materialise(x).array for x in outs[:count]])
     arrange = Arranger()
     forms = [form(g, leaf.shape, arrange) for g, leaf in zip(outs[count:], leaves, strict=True)]
-    return Outcome(loss, aux, forms)
+    return Outcome(loss, aux, forms, arrange)
 
 
 def forward(problem: Problem, leaves: list[jax.Array], example: Any, key: Any) -> Forward:

@@ -85,7 +85,7 @@ def _sums(finite: jax.Array, factors: list[jax.Array]) -> Reduce:
         done = _reduced(gradient)
         if done is not None:
             return Known(view(done.value.array, done.view), False)
-        operands = Operands()
+        operands = Operands(arrange)
         part = summand(form(gradient, shape, arrange), None, operands)
         array = _over_rows(part, finite, factors[number], operands)
         return Known(array.reshape(shape), False)
