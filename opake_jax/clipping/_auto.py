@@ -17,11 +17,11 @@ __all__ = ["Auto"]
 # A batch whose values leave the cache runs slower than the same rows in parts that stay in it (a decoder of 128 tokens, one CPU thread: 0.62 of the
 # time). The size is that of the last-level cache that the prices in _ghost/_cost.py were fitted on.
 _CACHE = 16 * 2**20
-# Each part reads and adds to all weights once, so it must do this many multiply-adds of the forward pass for each weight: a part of one
-# example pays at 128 positions; at one position parts of 64 were still 1.15 to 8 times slower than the batch (dense layers, one CPU thread).
-_PRODUCTS_PER_WEIGHT = 100.0
-# The price of a part, in multiply-adds of the forward pass for each weight: parts of 64 and 4 of the MLP above took 1.15 and 5.5 of the batch's time.
+# Each part reads and adds to all weights once. Its price in multiply-adds of the forward pass for each weight: dense layers at one position took
+# 1.15 and 5.5 of the batch's time in parts of 64 and 4, and the decoder 1.08 in parts of 1 of what it took in parts of 4 (one CPU thread).
 _PART = 15.0
+# A part is large enough when that price is this share of its work.
+_SHARE = 0.03
 # Time of two backward passes beside book-keeping, on parts of one size: a decoder that recomputes its layers, 1.58 and 1.12 of the plain step.
 _SECOND = 1.4
 
@@ -97,4 +97,4 @@ def _cheapest(work: Work, count: int, weights: int, every: bool) -> int:
         return max(1, _CACHE // (4 * weights))
     if count * work.largest <= _CACHE:
         return count
-    return max(1, round(_PRODUCTS_PER_WEIGHT * weights / max(work.products, 1.0)))
+    return max(1, round(_PART / _SHARE * weights / max(work.products, 1.0)))
