@@ -25,6 +25,7 @@ __all__ = [
     "map_over",
     "scan",
     "set_at",
+    "shortcut",
     "while_loop",
 ]
 
@@ -215,6 +216,11 @@ def cond(test: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
     if is_traced(test):
         return jax.lax.cond(test, yes, no)
     return yes() if test else no()
+
+
+def shortcut(test: Any, quick: Callable[[], Any], general: Callable[[], Any]) -> Any:
+    """Returns general(), or quick() where test is known to hold: then the two are equal."""
+    return quick() if not is_traced(test) and test else general()
 
 
 def scan(body: Callable[[Any, Any], Any], state: Any, rows: Any) -> tuple[Any, Any]:

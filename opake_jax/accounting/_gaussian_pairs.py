@@ -275,10 +275,10 @@ def _cells(mixtures: _Mixtures, x: xp.Array, sides: xp.Array) -> _Cells:
     cell = base[:, :-1] + log_width
     leaves = xp.log(xp.maximum(left, 0.0) + slack) + cell + cell_error
     arrives = xp.log(right[sides] + slack) + cell + cell_error
-    arrives = xp.cond(
-        xp.any(wide),
-        lambda: xp.where(wide, _largest(mixtures, x, wide, sides), arrives),
+    arrives = xp.shortcut(
+        ~xp.any(wide),
         lambda: arrives,
+        lambda: xp.where(wide, _largest(mixtures, x, wide, sides), arrives),
     )
     none = xp.full((sides.shape[0], 1), -xp.inf)
     leaves = xp.concatenate([xp.where(wide, -xp.inf, leaves), none], 1)

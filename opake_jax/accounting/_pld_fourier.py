@@ -76,6 +76,7 @@ _BAND = 3e-5  # relative budget of delta for what lies beyond the band limit
 _ROOT_STEPS = (
     8  # Newton's steps: 6 suffice from the saddle point; every step's bracket is certified
 )
+_NEAR_ZERO = 5.0  # spreads: an epsilon further off than that is not 0
 _AIM = 1e-10  # the root is sought this far (in log delta) on the safe side, so that it ends there
 SIDE = (1.0, -1.0)
 
@@ -393,16 +394,19 @@ def bounds_on(steps: Steps, query: Query, contour: Contour, spectrum: Spectrum) 
         )  # on the safe side of its goal, and close
         return turn + 1, following, low, high, found, near
 
-    # The first look is at epsilon 0, which may be all that is needed; the second at the centre. For delta at a
-    # fixed epsilon one look is enough; the rounding of the centre is taken off beforehand.
-    start = xp.where(query.solve, -contour.centre, -spectrum.shift * np.array(SIDE))
-    rounds = xp.where(query.solve, 1 + _ROOT_STEPS, 1)
+    # Turn 0 looks at epsilon 0, if that may be all that is needed; turn 1 at the centre. For delta at a fixed epsilon
+    # one look is enough; the rounding of the centre is taken off beforehand.
+    near_zero = xp.asarray(query.solve) & (contour.centre <= _NEAR_ZERO * contour.spread)
+    centred = xp.where(near_zero, -contour.centre, 0.0)
+    start = xp.where(query.solve, centred, -spectrum.shift * np.array(SIDE))
+    rounds = xp.where(query.solve, 1 + _ROOT_STEPS, 2)
     unknown = np.full(2, np.inf)
 
     def going(state: Any) -> Any:
         return (state[0] < rounds) & ~state[5]
 
-    first = (xp.zeros_like(rounds), start, -unknown, unknown, unknown, xp.zeros_like(rounds) > 0)
+    turn = xp.where(near_zero, xp.zeros_like(rounds), xp.ones_like(rounds))
+    first = (turn, start, -unknown, unknown, unknown, turn < 0)
     _, _, low, high, found, _ = xp.while_loop(going, step, first)
     most = _largest_epsilon(steps)
     slack = 8 * ULP * (1 + xp.abs(moment) + xp.abs(room)) / tilt

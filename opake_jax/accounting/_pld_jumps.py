@@ -34,7 +34,7 @@ _NEGLIGIBLE = math.log(1e-6)  # of delta: all that is left out
 _MOST_JUMPS = 60
 _FEW = 1024  # frequencies while the root is sought
 _TILTS = np.geomspace(1.0, 300.0, 6)  # of Chernoff's bound, over the largest loss
-_EVALUATIONS = 24
+_EVALUATIONS = 16
 _SLACK = 1e-6  # the root is sought this far (in log delta) on the safe side
 
 
@@ -110,6 +110,8 @@ def _root(
     slope = math.nan
     for _ in range(_EVALUATIONS):
         bounds = ask(x)
+        if not (math.isfinite(bounds[0]) or bounds[1] < 0):
+            break  # nothing is known here: no window serves some part
         value = sum(bounds) / 2 if math.isfinite(bounds[0]) else bounds[1]
         a, b = (x, b) if value > goal else (a, x)
         if before is not None and before[0] != x:
@@ -188,6 +190,8 @@ def _edges(steps: Steps) -> list[float] | None:
     count = float(steps.counts[0])
     there = steps.log_mass[0, 0] > -np.inf
     loss, mass = steps.loss[0, 0][there], np.exp(steps.log_mass[0, 0][there])
+    if not loss.size:
+        return None
     order = np.argsort(-loss)
     loss, above = loss[order], np.cumsum(mass[order]) * count
     last = float(loss[0])

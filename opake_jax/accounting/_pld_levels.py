@@ -193,9 +193,12 @@ class _Search:
 
     def tell_apart(self, tails: Tails, log_delta: float, epsilon: float | None) -> None:
         """Asks by the number of jumps, where large losses are rare: for log delta at epsilon, or for epsilon (None)."""
+        if self.told_apart:
+            return
+        self.told_apart = True
         atoms, frequencies = _LEVELS[1]
         for d in range(self.problem.directions):
-            if not self.upper[d] > max(self.lower) or self.told_apart:
+            if not self.upper[d] > max(self.lower):
                 continue
             steps = self.problem.steps(d, tails, atoms)
             if not has_jumps(steps):
@@ -206,7 +209,6 @@ class _Search:
             else:
                 low, up = log_delta_by_jumps(steps, epsilon, log_delta, frequencies)
             self.lower[d], self.upper[d] = max(self.lower[d], low), min(self.upper[d], up)
-        self.told_apart = True
 
     def look(self, level: int, tails: Tails, query: Callable[[float], Query]) -> None:
         """Asks at one level, leaving out the directions that are smaller for certain."""

@@ -89,6 +89,8 @@ def sampled_loss(y: Any, rate: Any) -> xp.Array:
 def _nodes(sigma: Any, x0: Any, end: Any) -> tuple[xp.Array, xp.Array]:
     """Returns nodes from -9.5 sigma to at most `end`, and log weights of the trapezoid against Q."""
 
+    live, sigma, x0, end = sigma, xp.fixed(sigma), xp.fixed(x0), xp.fixed(end)
+
     def t_of(x: Any) -> Any:
         return x / sigma + xp.arcsinh((x - x0) / sigma**2)
 
@@ -110,7 +112,12 @@ def _nodes(sigma: Any, x0: Any, end: Any) -> tuple[xp.Array, xp.Array]:
     first = (xp.zeros_like(sigma), x0 + xp.sign(ahead) * guess, sigma > 0)
     x = xp.while_loop(going, newton, first)[1]
     dx = step / (1 / sigma + 1 / xp.hypot(x - x0, sigma**2))
-    return x, -((x / sigma) ** 2) / 2 - _LOG_ROOT_2PI + xp.log(dx / sigma)
+    return x, _log_weight(x, dx, live)
+
+
+def _log_weight(x: Any, dx: Any, sigma: Any) -> xp.Array:
+    """Returns the log of phi(x/sigma) dx/sigma: nodes and steps stand still, whatever sigma does."""
+    return -((x / sigma) ** 2) / 2 - _LOG_ROOT_2PI + xp.log(dx / sigma)
 
 
 def divergence(log_excess: Any, orders: Any) -> xp.Array:
@@ -139,13 +146,16 @@ def poisson_excess(sigma: Any, rate: Any, orders: Any) -> xp.Array:
 
     That direction dominates the reverse at every order (Mironov, Talwar, Zhang 2019, Thm 5).
     """
-    q = xp.clip(rate, 1e-300, 1 - 1e-16)
+    live, live_q = sigma, xp.clip(rate, 1e-300, 1 - 1e-16)
+
+    def loss(x: Any) -> xp.Array:
+        return sampled_loss((2 * x - 1) / (2 * live * live), live_q)
+
+    # Where the nodes lie carries no derivative.
+    sigma, q = xp.fixed(live), xp.fixed(live_q)
     s2 = sigma * sigma
     x0 = s2 * (xp.log1p(-q) - xp.log(q)) + 0.5
     x0 = xp.maximum(x0, -_REACH * sigma)
-
-    def loss(x: Any) -> xp.Array:
-        return sampled_loss((2 * x - 1) / (2 * s2), q)
 
     def share(x: Any) -> xp.Array:
         return xp.sigmoid((x - x0) / s2)
@@ -165,7 +175,7 @@ def poisson_excess(sigma: Any, rate: Any, orders: Any) -> xp.Array:
     mode = xp.maximum(mode, xp.minimum(orders, 2.0))
     bend = 1 - orders * share(mode) * (1 - share(mode)) / s2
     half = _REACH * sigma / xp.sqrt(xp.clip(bend, 0.05, 1.0))
-    x, log_weight = _nodes(sigma, x0, xp.maximum(xp.max(mode + half), _REACH * sigma))
+    x, log_weight = _nodes(live, x0, xp.maximum(xp.max(mode + half), _REACH * sigma))
     end = x[-1]
     enough = mode + half <= end * (1 + 1e-12)
     cut = xp.where(enough, xp.inf, mode - half)
@@ -174,8 +184,7 @@ def poisson_excess(sigma: Any, rate: Any, orders: Any) -> xp.Array:
     def with_peaks() -> xp.Array:
         peak = mode[:, None] + half[:, None] * np.linspace(-1.0, 1.0, _PEAK_NODES)
         step = 2 * half / (_PEAK_NODES - 1)
-        log_weight = -((peak / sigma) ** 2) / 2 - _LOG_ROOT_2PI + xp.log(step / sigma)[:, None]
-        high = _log_sum(orders, loss(peak), log_weight)
+        high = _log_sum(orders, loss(peak), _log_weight(peak, step[:, None], live))
 
         left, right = xp.minimum(end, mode - half), mode - half
         down_up = (slope(left) < 0) & (slope(right) > 0)
@@ -185,12 +194,12 @@ def poisson_excess(sigma: Any, rate: Any, orders: Any) -> xp.Array:
         steep = orders * share(left) * (1 - share(left)) >= s2
         up = (slope(left) > 0) & (slope(right) > 0) & ((left >= x0) | (steep & (slope(x0) > 0)))
         gap = xp.log(xp.maximum(right - left, sigma) / sigma)
-        ends = [orders * loss(x) - x * x / (2 * s2) for x in (left, right)]
+        ends = [orders * loss(x) - x * x / (2 * live * live) for x in (left, right)]
         both = xp.logaddexp(low, xp.logaddexp(high, xp.maximum(*ends) + gap))
         known = (bend > 0.05) & (down_up | down | up)
         return xp.where(enough, low, xp.where(known, both, xp.inf))
 
-    return xp.cond(xp.all(enough), lambda: low, with_peaks)
+    return xp.shortcut(xp.all(enough), lambda: low, with_peaks)
 
 
 def replace_one_excess(sigma: Any, rate: Any, orders: Any) -> xp.Array:
