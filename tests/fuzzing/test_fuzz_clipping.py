@@ -119,6 +119,9 @@ ENGINES = {
     "chunked": clipping.Chunked(4),
 }  # fmt: skip
 NORM = 0.75
+# Mostly numbers of the size of the norm, and among them whatever float32 holds.
+NUMBER = st.one_of(*[st.floats(-2, 2, width=32)] * 4, st.floats(width=32))
+ROW = functools.partial(arrays.arrays, np.float32, elements=NUMBER, fill=st.nothing())
 
 
 @functools.cache
@@ -130,9 +133,9 @@ def program(engine, dtype):
 @pytest.mark.parametrize("engine", ENGINES)
 @fuzz(30)
 @given(
-    data=arrays.arrays(np.float32, (ROWS, SIZE), elements=st.floats(width=32)),
+    data=ROW((ROWS, SIZE)),
     mask=arrays.arrays(bool, ROWS),
-    scale=st.sampled_from([1.0, 1e-30, 1e-4, 1e18]),
+    scale=st.sampled_from([1.0, 1e4, 1e-30, 1e18]),  # 1e4: squares beyond float16
 )
 def test_whatever_the_rows_hold_each_counts_for_at_most_the_norm(engine, dtype, data, mask, scale):
     grad_fn, weights = program(engine, dtype)
@@ -160,9 +163,9 @@ def test_whatever_the_rows_hold_each_counts_for_at_most_the_norm(engine, dtype, 
 
 @fuzz(30)
 @given(
-    data=arrays.arrays(np.float32, (ROWS, SIZE), elements=st.floats(width=32)),
+    data=ROW((ROWS, SIZE)),
     row=st.integers(0, ROWS - 1),
-    other=arrays.arrays(np.float32, SIZE, elements=st.floats(width=32)),
+    other=ROW(SIZE),
 )
 def test_one_row_moves_the_sum_by_at_most_twice_the_norm_and_by_once_if_it_leaves(data, row, other):
     """ClippedSum's promise itself: whatever stands in a row, and in all others (half an ulp of each entry allowed)."""
@@ -180,22 +183,25 @@ def test_one_row_moves_the_sum_by_at_most_twice_the_norm_and_by_once_if_it_leave
     assert np.linalg.norm(one - without) <= NORM + rounding
 
 
-@fuzz(20)
-@given(norms=arrays.arrays(np.float32, 3, elements=st.floats(width=32)))
+@fuzz(30)
+@given(
+    norms=arrays.arrays(
+        np.float32,
+        3,
+        elements=st.one_of(st.floats(0.0625, 8, width=32), st.floats(width=32)),
+        fill=st.nothing(),
+    )
+)
 def test_traced_norms_under_vmap_are_the_loop_and_bad_ones_are_no_release(norms):
     data = np.linspace(-2, 2, ROWS * SIZE, dtype=np.float32).reshape(ROWS, SIZE)
-    together = MAPPED(norms, data)
-    for i, norm in enumerate(norms):
-        ok, tree = together[0][i], np.asarray(together[1][i], np.float64)
+    lengths = np.linalg.norm(data.astype(np.float64), axis=1, keepdims=True)
+    intact, sums = MAPPED(norms, data)
+    for norm, ok, total in zip(norms, intact, np.asarray(sums, np.float64), strict=True):
+        assert ok or not 1e-15 < norm < 1e15
         if ok:
             assert 0 < norm < np.inf
-            assert np.linalg.norm(tree) <= ROWS * float(norm) * (1 + 1e-6)
-        if 1e-15 < norm < 1e15:
-            assert ok
-            alone, _ = clipping.clipped_grad(linear, float(norm), engine=clipping.Vmap())(
-                np.zeros(SIZE, np.float32), data
-            )
-            np.testing.assert_allclose(tree, alone.tree, rtol=1e-5, atol=1e-6 * float(norm))
+            expected = (data * np.minimum(1, float(norm) / lengths)).sum(axis=0)
+            np.testing.assert_allclose(total, expected, rtol=1e-5, atol=1e-5 * min(float(norm), 10))
 
 
 @jax.jit

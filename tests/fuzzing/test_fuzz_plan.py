@@ -97,8 +97,14 @@ ZERO_OUT = acc.gaussian(1.0, relation=acc.NeighboringRelation.ZERO_OUT)
 # What 20 steps of 50 in 1,000 cost under each, written out: the analysis of the sampler's own law, and of no other.
 SAMPLERS = [
     (sampling.PoissonSampler(1000, 0.05), lambda: acc.poisson(ZERO_OUT, 0.05) * 20),
-    (sampling.ParallelPoissonSampler(1000, 0.01, 5), lambda: acc.parallel_poisson(ZERO_OUT, 0.01, 5) * 20),
-    (sampling.FixedSizeSampler(1000, 50), lambda: acc.fixed_size(ZERO_OUT, batch_size=50, dataset_size=1000) * 20),
+    (
+        sampling.ParallelPoissonSampler(1000, 0.01, 5),
+        lambda: acc.parallel_poisson(ZERO_OUT, 0.01, 5) * 20,
+    ),
+    (
+        sampling.FixedSizeSampler(1000, 50),
+        lambda: acc.fixed_size(ZERO_OUT, batch_size=50, dataset_size=1000) * 20,
+    ),
     (sampling.KOutOfTSampler(1000, 1, 20), lambda: acc.k_out_of_t(ZERO_OUT, k=1, t=20)),
     (sampling.ShuffleSampler(1000, 50), lambda: ZERO_OUT * 1),
     (sampling.UserSampler(np.arange(1000), 0.05), lambda: acc.poisson(ZERO_OUT, 0.05) * 20),

@@ -3,6 +3,8 @@
 tests/README.md maps each report to its kind's property; most of them are tests of the rooms.
 """
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -207,7 +209,7 @@ def test_parts_of_a_draw_however_cut_take_the_noise_of_one(cuts, engine):
     )
     edges = [0, *sorted(cuts), 12]
     total = None
-    for low, high in zip(edges[:-1], edges[1:], strict=True):
+    for low, high in itertools.pairwise(edges):
         mask = (np.arange(12) >= low) & (np.arange(12) < high)
         part = grad_fn(params, batch, mask=mask)[0]
         total = part if total is None else total + part
