@@ -180,7 +180,8 @@ def test_one_compile_serves_all_steps_and_samplers_of_one_shape():  # report R40
         return jnp.sum(jnp.where(mask, jnp.arange(1000.0)[indices], 0.0))
 
     for number in range(200):
-        step(PoissonSampler(1000, 0.05, capacity=128), ROOT, np.uint32(number))
+        # The rate is a number, not a part of the program.
+        step(PoissonSampler(1000, 0.05 + 1e-9 * number, capacity=128), ROOT, np.uint32(number))
     _ = step(PoissonSampler(1000, 0.05, capacity=128), key(1), np.uint32(0))
 
 
