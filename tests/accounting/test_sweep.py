@@ -154,9 +154,9 @@ def test_the_bracket_overlaps_the_lattice(seed):
     assert width <= max(0.01 * upper, FLOOR)
 
 
-# 800 settings in about 3 minutes on one core; `range` may be widened to any length by hand.
+# 300 settings; sweep.py asks for 2,000 and more, by hand.
 @pytest.mark.slow
-@pytest.mark.parametrize("block", list(range(8)))
+@pytest.mark.parametrize("block", list(range(3)))
 def test_the_bracket_overlaps_the_lattice_over_many_settings(block):
     wrong, wide = [], 0
     for seed in range(1000 + 100 * block, 1100 + 100 * block):
@@ -166,7 +166,7 @@ def test_the_bracket_overlaps_the_lattice_over_many_settings(block):
             wrong.append(found)
     assert not wrong, "\n".join(wrong)
     # accounting.md, open (a): rare jumps stay wider than 1e-4; visibly so, and seldom.
-    assert wide <= 8
+    assert wide <= 1
 
 
 # Settings at the edge of what accountants can do (accounting.md): sigma, q, T, delta and a bracket of the
