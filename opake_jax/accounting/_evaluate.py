@@ -55,6 +55,11 @@ def evaluate_traced(
         with quietly():
             return core(jax.tree.unflatten(tree, full))
 
+    def rounded(values: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        if wide:
+            return values
+        return tuple(to_program(v, side) for v, side in zip(values, sides, strict=True))
+
     @jax.custom_jvp
     def call(*numbers: jax.Array) -> tuple[jax.Array, ...]:
         return alone(*numbers)
@@ -62,10 +67,7 @@ def evaluate_traced(
     @jax.custom_batching.custom_vmap
     def alone(*numbers: jax.Array) -> tuple[jax.Array, ...]:
         with jax.enable_x64(True):
-            values = in_float64([jnp.asarray(n, jnp.float64) for n in numbers])
-            if wide:
-                return values
-            return tuple(to_program(v, side) for v, side in zip(values, sides, strict=True))
+            return rounded(in_float64([jnp.asarray(n, jnp.float64) for n in numbers]))
 
     @alone.def_vmap
     def _in_turn(size: int, batched: Any, *numbers: jax.Array) -> Any:
@@ -84,18 +86,22 @@ def evaluate_traced(
             for i, t in enumerate(tangents)
             if not isinstance(t, jax.custom_derivatives.SymbolicZero)
         ]
+        if not moving:
+            values = call(*primals)
+            return values, tuple(jnp.zeros_like(v) for v in values)
         with jax.enable_x64(True):
             point = [jnp.asarray(primals[i], jnp.float64) for i in moving]
 
-            def along(some: Any) -> tuple[jax.Array, ...]:
+            def along(some: Any) -> tuple[Any, Any]:
                 full = [jnp.asarray(p, jnp.float64) for p in primals]
                 for i, number in zip(moving, some, strict=True):
                     full[i] = number
-                return in_float64(full)
+                values = in_float64(full)
+                return values, values
 
-            rows = jax.jacfwd(along)(point) if moving else ((),) * len(sides)
+            rows, values = jax.jacfwd(along, has_aux=True)(point)
             rows = [[slope.astype(dtype) for slope in row] for row in rows]
-        values = call(*primals)
+            values = rounded(values)
         slopes = []
         for value, row in zip(values, rows, strict=True):
             total = jnp.zeros_like(value)
