@@ -20,7 +20,7 @@ class Case:
     make: Callable[[], Any]
     scan_sizes: tuple[int, ...] = ()
     chunk_sizes: tuple[int, ...] = ()
-    peer_sizes: tuple[int, ...] = ()
+    peer_sizes: tuple[int | None, ...] = ()
 
 
 def cross_entropy(logits, label):
@@ -58,9 +58,7 @@ def mlp(small):
         x = jax.random.normal(k, (batch, sizes[0]))
         return mlp_init(k, sizes), (x, jax.random.randint(k, (batch,), 0, sizes[-1]))
 
-    return Case(
-        "mlp", mlp_loss, make, (batch // 4, 1), (batch // 4,), (batch // 4, batch // 16 or 1)
-    )
+    return Case("mlp", mlp_loss, make, (batch // 4,), (), (batch // 4, batch // 16 or 1))
 
 
 # M2
@@ -114,7 +112,7 @@ def cnn(small):
         x = jax.random.normal(k, (batch, side, side, 3))
         return cnn_init(k, channels), (x, jax.random.randint(k, (batch,), 0, 10))
 
-    return Case("cnn", cnn_loss, make, (), (batch // 4, batch // 8 or 1), (batch // 4,))
+    return Case("cnn", cnn_loss, make, (), (batch // 4, batch // 8 or 1), (None, batch // 4))
 
 
 # M3 and M4
@@ -199,7 +197,7 @@ def decoder(small):
         params = decoder_init(jax.random.key(KEY), layers, d, vocabulary, length)
         return params, _tokens(batch, vocabulary, length)
 
-    return Case("decoder", decoder_loss, make, (1, 4), (1, 4), (1, 4))
+    return Case("decoder", decoder_loss, make, (1, 4), (), (1, 4))
 
 
 def decoder_remat(small):
@@ -234,7 +232,7 @@ def lora(small, rank=8):
             )
         return adapters, _tokens(batch, vocabulary, length)
 
-    return Case("lora", loss_fn, make, (1, 4), (1,), (1, 4))
+    return Case("lora", loss_fn, make, (1, 4), (), (1, 4))
 
 
 def _lora_loss(base, adapters, example):
@@ -273,7 +271,7 @@ def mnist(small):
         return {"conv": convolutions, "dense": dense}, (x, y)
 
     chunks = (4,) if small else (32, 64, 128)
-    return Case("mnist", mnist_loss, make, (), chunks, chunks[-1:])
+    return Case("mnist", mnist_loss, make, (), chunks, (None,))
 
 
 CASES = {

@@ -39,7 +39,11 @@ W = jax.ShapeDtypeStruct((64, 64), jnp.float32)
     [
         (64, 1, []),  # one position: parts would read the weights again and again
         (16, 128, []),  # in the cache as it is
-        (1024, 128, [256]),  # 32 MiB of values, and 4 rows have work enough: 500 products for each weight, 128 a row
+        (
+            1024,
+            128,
+            [256],
+        ),  # 32 MiB of values, and 4 rows have work enough: 500 products for each weight, 128 a row
         (4096, 32, [256]),  # 16 rows have, 32 a row
     ],
 )

@@ -1,5 +1,8 @@
 """What the ghost engine says that it does."""
 
+import pathlib
+import re
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -57,3 +60,18 @@ def test_memory_limits_and_batch_sizes_change_the_way():
     assert way(batch_size=4, engine=clipping.Ghost(memory_limit=0)) == "computed for the norm alone"
     with pytest.raises(TypeError, match="Ghost"):
         way(engine=clipping.Vmap())
+
+
+def test_the_table_in_the_guide_is_what_comes_out():
+    """The decoder M3 of the benchmarks, its layers in a loop."""
+    guide = pathlib.Path(__file__).parents[2] / "docs" / "guide_clipping.md"
+    found = re.search(
+        r"```python\n(from \S+ import explain\n.*?)```\n\n```text\n(.*?)```",
+        guide.read_text(),
+        re.S,
+    )
+    code, printed = found.groups()
+    tables = []
+    names = {"jax": jax, "jnp": jnp, "print": lambda table: tables.append(str(table))}
+    exec(code, names)
+    assert [line.rstrip() for line in tables[0].splitlines()] == printed.splitlines()
