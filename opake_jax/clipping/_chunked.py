@@ -9,15 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from opake_jax._checks import check_count, is_traced
-from opake_jax.clipping._auto import Auto
-from opake_jax.clipping._problem import Engine, check_engine
+from opake_jax._checks import is_traced
+from opake_jax.clipping._sized import Sized
 
 __all__ = ["Chunked"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Chunked:
+class Chunked(Sized):
     """Engine that calls one compiled program on `size` real rows at a time, and adds up.
 
     A host loop: not for use inside `jit`. It compiles once for any batch size, skips padding wherever it lies, and so takes
@@ -31,13 +30,6 @@ class Chunked:
     Raises:
       TypeError, ValueError: `size` is not a whole number of at least 1, `engine` no engine.
     """
-
-    size: int
-    engine: Engine = dataclasses.field(default_factory=Auto)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "size", check_count("size", self.size, minimum=1))
-        check_engine(self.engine)
 
     def loop(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """Returns `run(params, batch, mask, key, limit, index) -> (sums, values per row)` as a loop over chunks."""

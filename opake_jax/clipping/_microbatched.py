@@ -4,16 +4,15 @@ import dataclasses
 
 import jax
 
-from opake_jax._checks import check_count
-from opake_jax.clipping._auto import Auto
 from opake_jax.clipping._parts import in_parts
-from opake_jax.clipping._problem import Engine, Problem, Rows, Sums, check_engine
+from opake_jax.clipping._problem import Problem, Rows, Sums
+from opake_jax.clipping._sized import Sized
 
 __all__ = ["Microbatched"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Microbatched:
+class Microbatched(Sized):
     """Engine that runs another one on `size` rows at a time and adds up.
 
     A batch that `size` does not divide is padded. The parts run in a `lax.scan`; on a CPU a loss with convolutions is
@@ -27,13 +26,6 @@ class Microbatched:
     Raises:
       TypeError, ValueError: `size` is not a whole number of at least 1, `engine` no engine.
     """
-
-    size: int
-    engine: Engine = dataclasses.field(default_factory=Auto)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "size", check_count("size", self.size, minimum=1))
-        check_engine(self.engine)
 
     def sums(self, problem: Problem, leaves: list[jax.Array], rows: Rows) -> Sums:
         """Returns the clipped sums of these rows."""

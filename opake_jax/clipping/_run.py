@@ -73,19 +73,16 @@ def run(
     engine: Engine,
     params: PyTree,
     batch: PyTree,
-    mask: jax.Array | None,
-    key: jax.Array | None,
-    limits: jax.Array,
-    index: jax.Array | None,
+    *rest: jax.Array | None,
 ) -> tuple[PyTree, PrivateAux]:
-    """Returns the tree of the sums and the values per row. `index` numbers the rows; None: from 0."""
+    """Returns the tree of the sums and the values per row. `rest`: mask, key, limits, index; it numbers the rows, None: from 0."""
 
     def shardings() -> tuple[PyTree, PartitionSpec]:
         sums = _tree(spec, parts, [spec_of(leaf) for leaf in parts.leaves(params)])
         return sums, PartitionSpec(spec_of(jax.tree.leaves(batch)[0])[0])
 
     call = automatic(functools.partial(_run, spec, parts, engine), shardings)
-    return call(params, batch, mask, key, limits, index)
+    return call(params, batch, *rest)
 
 
 def _run(
