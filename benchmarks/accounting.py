@@ -1,8 +1,8 @@
 """How long does an answer take, and how tight is it? Ours beside the peers', in one process.
 
-    python -m benchmarks.accounting [--only W1 W2] [--no-peers] [--json]
+    python -m benchmarks.accounting [--only W1 W2] [--no-peers] [--smoke] [--json]
 
-Each workload is compiled first (`compile`: wall time of the first call less a warm one), then ours and
+Each workload is asked once (`first`: wall time of the first call less a warm one), then ours and
 the peers' are called in turn; times are medians of process time. A peer that cannot be imported is left
 out (extra `bench`; opacus and opake by hand, opake on Python 3.13). Reference values come from
 tests/reference/accounting_reference.json where the setting is in it.
@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from benchmarks import _accounting_peers as peers
+from benchmarks import _table
 
 Answer = Callable[[], Any]
 
@@ -273,7 +274,7 @@ def measure(work: Workload, first: float, with_peers: bool) -> dict[str, Any]:
             else:
                 found[name].append(outcome[1])
                 row["peers"][name] = {"answer": float(outcome[0])}
-    row["ms"] = 1e3 * statistics.median(times)
+    row |= {"ms": 1e3 * statistics.median(times), "spread": _table.spread(times)}
     for name, seconds in found.items():
         if seconds:
             ms = 1e3 * statistics.median(seconds)
@@ -316,58 +317,74 @@ def peak_memory() -> float:
 # --- Printing ------------------------------------------------------------------------------------------
 
 
-def line(row: dict[str, Any]) -> str:
-    """Returns a row as text."""
-    width = "-"
-    if row["bracket"]:
-        low, high = row["bracket"]
-        width = f"{(high - low) / high:.1e}" if high else "0"
-    reference = "-" if row["reference"] is None else "{:.7g}..{:.7g}".format(*row["reference"])
-    met = "met" if row["ms"] <= row["target_ms"] else "MISSED"
-    others = "; ".join(
-        f"{name} {other}"
+def table(rows: list[dict[str, Any]]) -> str:
+    """Returns our answers: the relative width of the bracket, the time and the time to reach."""
+
+    def cells(row: dict[str, Any]) -> list[str]:
+        width = "-"
+        if row["bracket"]:
+            low, high = row["bracket"]
+            width = f"{(high - low) / high:.1e}" if high else "0"
+        known = row["reference"]
+        reference = "-" if known is None else f"{known[0]:.7g} to {known[1]:.7g}"
+        met = "" if row["ms"] <= row["target_ms"] else ", missed"
+        times = [f"{row['ms']:.2f}", _table.percent(row["spread"]), f"{row['target_ms']:g}{met}"]
+        answer = f"{row['answer']:.9g}"
+        first = f"{row['compile_s']:.1f}"
+        return [row["name"], answer, reference, width, *times, first, row["what"]]
+
+    columns = ["", "answer", "known", "bracket", "ms", "spread", "target", "first, s", "what"]
+    return _table.markdown("Answers", columns, [cells(row) for row in rows])
+
+
+def peers_table(rows: list[dict[str, Any]]) -> str:
+    """Returns what the others answer, in what time, and that over ours; or how they fail."""
+    lines = [
+        [row["name"], name, other, "-", "-"]
         if isinstance(other, str)
-        else f"{name} {other['answer']:.6g} in {other['ms']:.4g} ms ({other['ratio']:.0f}x)"
+        else [
+            row["name"],
+            name,
+            f"{other['answer']:.6g}",
+            f"{other['ms']:.4g}" if "ms" in other else "-",
+            f"{other['ratio']:.0f}" if "ratio" in other else "-",
+        ]
+        for row in rows
         for name, other in row["peers"].items()
-    )
-    return (
-        f"{row['name']:9} {row['answer']:<12.9g} {reference:26} {width:>8} {row['ms']:9.2f} "
-        f"{row['target_ms']:7g} {met:6} {row['compile_s']:6.1f}  {row['what']}"
-        + (f"\n{'':9} {others}" if others else "")
-    )
+    ]
+    return _table.markdown("Peers", ["", "peer", "answer", "ms", "over ours"], lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="*", help="names of workloads")
     parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--smoke", action="store_true", help="W1 alone, to see that it runs")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
+    if args.smoke:
+        args.only = ["W1"]
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
     chosen = [w for w in workloads() if not args.only or w.name in args.only]
     # All of ours first, so that the peak is ours alone.
     first = [timed(work.ours)[2] for work in chosen]
     result: dict[str, Any] = {"peak_memory_mb": peak_memory(), "rows": []}
-    if not args.json:
-        print(
-            f"{'':9} {'answer':12} {'reference':26} {'width':>8} {'ms':>9} {'target':>7} {'':6} {'compile':>6}"
-        )
     for work, seconds in zip(chosen, first, strict=True):
-        row = measure(work, seconds, not args.no_peers)
-        result["rows"].append(row)
-        if not args.json:
-            print(line(row), flush=True)
+        result["rows"].append(measure(work, seconds, not args.no_peers))
     if not args.only:
         result |= cold_start()
     if args.json:
         print(json.dumps(result, indent=1))
         return
-    print(f"peak memory of ours: {result['peak_memory_mb']:.0f} MB (target 400)")
+    print(table(result["rows"]))
+    if not args.no_peers:
+        print(peers_table(result["rows"]))
+    print(f"\nPeak memory of ours: {result['peak_memory_mb']:.0f} MB (target 400).")
     if "cold_s" in result:
         print(
-            f"cold start to the first epsilon: {result['cold_s']:.2f} s (target 3), "
-            f"with a compilation cache {result['cold_cached_s']:.2f} s (target 1.3)"
+            f"Cold start to the first epsilon: {result['cold_s']:.2f} s (target 3), "
+            f"with a compilation cache {result['cold_cached_s']:.2f} s (target 1.3)."
         )
 
 

@@ -1,6 +1,7 @@
 """What does a whole private step cost, part by part? Runs unchanged on a CPU, a GPU or a TPU.
 
     python -m benchmarks.step [--batch 128] [--repeats 9] [--poisson-steps 1000] [--json]
+    python -m benchmarks.step --smoke
 
 The model is M2 of the clipping table (four convolutions with GroupNorm on 32 x 32 x 3). Each part is
 compiled first, blocked on, and timed in turn with the others in one process; medians of wall time.
@@ -11,14 +12,13 @@ Poisson batches of varying size, and the traces are counted.
 import argparse
 import json
 import statistics
-import time
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from benchmarks import _table
 from opake_jax import dpsgd
 from opake_jax.random import key
 
@@ -66,26 +66,16 @@ def loss_fn(params: dict[str, Any], example: tuple[jax.Array, jax.Array]) -> jax
     return optax.losses.softmax_cross_entropy_with_integer_labels(logits(params, image), label)
 
 
-def interleaved(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Returns the median wall time of each call in ms, called in turn after one warm-up."""
-    for call in calls.values():
-        jax.block_until_ready(call())
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(repeats):
-        for name, call in calls.items():
-            started = time.perf_counter()
-            jax.block_until_ready(call())
-            times[name].append(time.perf_counter() - started)
-    return {name: 1e3 * statistics.median(values) for name, values in times.items()}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--poisson-steps", type=int, default=1000)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--smoke", action="store_true", help="few rows, to see that it runs")
     args = parser.parse_args()
+    if args.smoke:
+        args.batch, args.repeats, args.poisson_steps = 4, 2, 20
 
     # A seeded benchmark protects nobody.
     root = key(0)
@@ -116,12 +106,14 @@ def main() -> None:
     add_noise = jax.jit(lambda c, s: noise.update(c, s)[0])
     draw = jax.jit(plan.sampler.sample)
     parts = {
-        "non-private gradient": lambda: plain(params, batch),
-        "clipped gradient": lambda: clip(params, batch, mask),
-        "noise": lambda: add_noise(clipped, noise_state),
-        "sampling": lambda: draw(root, 5),
+        "non-private gradient": lambda: jax.block_until_ready(plain(params, batch)),
+        "clipped gradient": lambda: jax.block_until_ready(clip(params, batch, mask)),
+        "noise": lambda: jax.block_until_ready(add_noise(clipped, noise_state)),
+        "sampling": lambda: jax.block_until_ready(draw(root, 5)),
     }
-    found = interleaved(parts, args.repeats)
+    _table.interleaved(parts, 1)
+    seconds = _table.interleaved(parts, args.repeats)
+    found = {name: 1e3 * statistics.median(times) for name, times in seconds.items()}
 
     # A linear model: a thousand steps of it take seconds, and the shapes vary as little.
     small_grad = plan.clipped_grad(lambda p, e: jnp.vdot(p["w"], e[0].ravel()) * (1.0 + e[1]))
@@ -143,11 +135,13 @@ def main() -> None:
         state = run(state, jnp.uint32(number))
     jax.block_until_ready(state)
 
+    plain_ms = found["non-private gradient"]
     result = {
         "device": str(jax.devices()[0].device_kind),
         "jax": jax.__version__,
         "rows": rows,
         "ms": found,
+        "spread": {name: _table.spread(times) for name, times in seconds.items()},
         "clipped over non-private": found["clipped gradient"] / found["non-private gradient"],
         "noise and sampling over clipped": (found["noise"] + found["sampling"])
         / found["clipped gradient"],
@@ -158,11 +152,14 @@ def main() -> None:
         print(json.dumps(result))
         return
     print(f"device {result['device']}, jax {result['jax']}, {rows} rows a batch")
-    for name, ms in found.items():
-        print(f"{name:24s} {ms:10.2f} ms")
-    for name in ("clipped over non-private", "noise and sampling over clipped"):
-        print(f"{name:34s} {result[name]:8.3f}")
-    print(f"{args.poisson_steps} Poisson steps of varying size: {len(traces)} trace(s)")
+    lines = [
+        [name, f"{ms:.2f}", _table.percent(result["spread"][name]), f"{ms / plain_ms:.3f}"]
+        for name, ms in found.items()
+    ]
+    print(_table.markdown("One private step of M2", ["part", "ms", "spread", "of plain"], lines))
+    share = result["noise and sampling over clipped"]
+    print(f"\nNoise and sampling over the clipped gradient: {100 * share:.1f} %.")
+    print(f"{args.poisson_steps} Poisson steps of varying size: {len(traces)} trace(s).")
 
 
 if __name__ == "__main__":
