@@ -32,9 +32,15 @@ class Mutant(NamedTuple):
     tests: tuple[str, ...]
 
 
-FUZZ, KINDS, ACCOUNTING = "fuzzing/test_fuzz_", "reports/test_training_kinds.py::", "reports/test_accounting_kinds.py::"
+FUZZ, KINDS, ACCOUNTING = (
+    "fuzzing/test_fuzz_",
+    "reports/test_training_kinds.py::",
+    "reports/test_accounting_kinds.py::",
+)
 REPORTS, CLIPPED = "accounting/test_reports.py::", "clipping/test_clipped_grad.py::"
-ROWS = FUZZ + "clipping.py::test_whatever_the_rows_hold_each_counts_for_at_most_the_norm[vmap-float16]"
+ROWS = (
+    FUZZ + "clipping.py::test_whatever_the_rows_hold_each_counts_for_at_most_the_norm[vmap-float16]"
+)
 ENGINE = "clipping/test_engines.py::test_every_engine_computes_the_sum_of_clipped_gradients[ghost gram-{}]"
 
 MUTANTS = (
@@ -238,8 +244,9 @@ MUTANTS = (
         (REPORTS + "test_calibration_of_the_gaussian_is_exact",),
     ),
     Mutant(
-        "float32_inside", "R38", "accounting/_evaluate.py", "values = in_float64([jnp.asarray(n, jnp.float64) for n in numbers])",
-        "values = [jnp.asarray(v, jnp.float32) for v in in_float64([jnp.asarray(n, jnp.float32) for n in numbers])]",
+        "float32_inside", "R38", "accounting/_evaluate.py",
+        "        with jax.enable_x64(True):\n            return rounded(in_float64([jnp.asarray(n, jnp.float64) for n in numbers]))\n",
+        "        with jax.enable_x64(False):\n            return in_float64([jnp.asarray(n, jnp.float32) for n in numbers])\n",
         (REPORTS + "test_tiny_steps_survive_a_float32_program",),
     ),
     Mutant(
@@ -279,13 +286,36 @@ def outcome(mutant: Mutant, place: pathlib.Path) -> str:
     if text.count(mutant.old) != 1:
         return "its place is not there"
     file.write_text(text.replace(mutant.old, mutant.new))
-    command = [sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=no", "-p", "no:cacheprovider", "-p", "mutants", "-m", ""]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-rfE",
+        "--tb=no",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "mutants",
+        "-m",
+        "",
+    ]
     command += [f"tests/{test}" for test in mutant.tests]
     cache = os.environ.get("JAX_COMPILATION_CACHE_DIR", str(REPO / ".jax_cache"))
-    environment = {**os.environ, "PYTHONPATH": f"{place}{os.pathsep}{place / 'tests'}", "JAX_COMPILATION_CACHE_DIR": cache}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{place}{os.pathsep}{place / 'tests'}",
+        "JAX_COMPILATION_CACHE_DIR": cache,
+    }
     try:
         done = subprocess.run(
-            command, cwd=place, env=environment, capture_output=True, text=True, check=False, timeout=600
+            command,
+            cwd=place,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=600,
         )
     finally:
         file.write_text(text)
