@@ -33,14 +33,13 @@ ENGINES = {
 RULES = (
     "mlp",
     "cnn strided dilated",
-    "transformer scan remat",
     "rnn",
     "decay on table",
     "views",
     "heads",
     "cropped",
 )
-LOOPS = ("transformer scan remat", "rnn", "nested loops")
+LOOPS = ("transformer scan remat", "nested loops")
 QUICK = {("ghost gram", name) for name in RULES} | {(name, "twice") for name in ENGINES}
 QUICK |= {("two backward", name) for name in LOOPS}
 # Slow: all models with each engine that computes in a way of its own.
@@ -119,21 +118,20 @@ def test_every_framework(engine, model):
     "engine", ["ghost gram", "ghost drop", "two backward", "vmap", "microbatched ghost", "chunked"]
 )
 def test_padding_and_nonfinite_rows_are_exact_zeros_in_every_engine(engine):
-    """Also when pad rows hold NaN or 1e6, and when a real row is not finite; the others do not move a bit of noise."""
-    loss_fn, params, batch = PLAIN["twice"]()
-    grad_fn = clipping.clipped_grad(loss_fn, 0.5, engine=ENGINES[engine])
-    alone, _ = grad_fn(params, batch)
-    for fill in (1e6, np.nan, np.inf):
+    """Also when pad rows hold NaN or 1e6, and when a real row is not finite: the sum is the oracle's of three rows, and the same to the bit."""
+    loss_fn, params, batch, clipping_norm, sums, norms, _ = oracle("twice")
+    grad_fn = clipping.clipped_grad(loss_fn, clipping_norm, engine=ENGINES[engine])
+    found = []
+    for fill, real in ((0.0, 3), (1e6, 3), (np.nan, 3), (np.inf, 3), (np.nan, 6)):
         more = np.concatenate([batch, np.full((3, *batch.shape[1:]), fill, np.float32)])
-        padded, aux = grad_fn(params, jnp.asarray(more), mask=jnp.arange(6) < 3)
-        for a, b in zip(jax.tree.leaves(padded.tree), jax.tree.leaves(alone.tree), strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
-        assert np.isnan(aux.grad_norm).tolist() == [False] * 3 + [True] * 3
-    more = jnp.concatenate([batch, batch[:1].at[0, 0, 0].set(jnp.nan)])
-    dropped, aux = grad_fn(params, more)
-    assert np.isinf(aux.grad_norm).tolist() == [False] * 3 + [True]
-    for a, b in zip(jax.tree.leaves(dropped.tree), jax.tree.leaves(alone.tree), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+        clipped, aux = grad_fn(params, jnp.asarray(more), mask=jnp.arange(6) < real)
+        assert_same(clipped, aux._replace(grad_norm=aux.grad_norm[:3]), sums, norms)
+        assert np.isnan(aux.grad_norm[3:]).all() or real == 6
+        assert np.isinf(aux.grad_norm[3:]).all() or real == 3
+        found.append([np.asarray(x) for x in jax.tree.leaves(clipped.tree)])
+    for other in found[1:]:
+        for a, b in zip(found[0], other, strict=True):
+            np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize("engine", ["ghost gram", "ghost drop", "two backward", "vmap"])
@@ -146,7 +144,14 @@ def test_a_gradient_that_nearly_cancels_keeps_the_bound(engine):
         assert np.linalg.norm(np.asarray(clipped.tree, np.float64)) <= np.float32(1e-3)
 
 
-@pytest.mark.parametrize("engine", ["ghost gram", "two backward", "microbatched ghost"])
+@pytest.mark.parametrize(
+    "engine",
+    [
+        "ghost gram",
+        pytest.param("two backward", marks=pytest.mark.slow),
+        pytest.param("microbatched ghost", marks=pytest.mark.slow),
+    ],
+)
 def test_examples_are_independent(engine):
     """Changing row 2 changes the sum by the change of row 2's own contribution and nothing else."""
     loss_fn, params, batch = PLAIN["rnn"]()
