@@ -331,9 +331,9 @@ def table(rows: list[dict[str, Any]]) -> str:
         times = [f"{row['ms']:.2f}", _table.percent(row["spread"]), f"{row['target_ms']:g}{met}"]
         answer = f"{row['answer']:.9g}"
         first = f"{row['compile_s']:.1f}"
-        return [row["name"], answer, reference, width, *times, first, row["what"]]
+        return [f"{row['name']}: {row['what']}", answer, reference, width, *times, first]
 
-    columns = ["", "answer", "known", "bracket", "ms", "spread", "target", "first, s", "what"]
+    columns = ["", "answer", "known", "bracket", "ms", "spread", "target", "first, s"]
     return _table.markdown("Answers", columns, [cells(row) for row in rows])
 
 
@@ -378,7 +378,7 @@ def main() -> None:
         print(json.dumps(result, indent=1))
         return
     print(table(result["rows"]))
-    if not args.no_peers:
+    if any(row["peers"] for row in result["rows"]):
         print(peers_table(result["rows"]))
     print(f"\nPeak memory of ours: {result['peak_memory_mb']:.0f} MB (target 400).")
     if "cold_s" in result:
