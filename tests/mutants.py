@@ -247,7 +247,7 @@ MUTANTS = (
         "float32_inside", "R38", "accounting/_evaluate.py",
         "        with jax.enable_x64(True):\n            return rounded(in_float64([jnp.asarray(n, jnp.float64) for n in numbers]))\n",
         "        with jax.enable_x64(False):\n            return in_float64([jnp.asarray(n, jnp.float32) for n in numbers])\n",
-        (REPORTS + "test_tiny_steps_survive_a_float32_program",),
+        ("accounting/test_rdp.py::test_a_float32_program_gets_the_same_value_rounded_up",),
     ),
     Mutant(
         "last_phase_counts", "R39", "accounting/_process.py", "merged[key] = (first, times + count)", "merged[key] = (first, count)",
