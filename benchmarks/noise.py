@@ -9,10 +9,13 @@ Compile times are printed apart.
 
 import argparse
 import json
+import os
 import statistics
 import time
 from collections.abc import Callable
 from typing import Any
+
+os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # compile times are measured
 
 import jax
 import jax.numpy as jnp
