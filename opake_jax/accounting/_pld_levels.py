@@ -42,8 +42,6 @@ _GROUP, _RATIO = 8, 0.7
 
 # How much tighter than the first each level is, about: atoms err by 1/M^2, the band limit by 1/N^2.
 _FINER = (1.0, 5.0, 35.0, 120.0)
-# Where this level or a finer one would be next, rare jumps are looked for first.
-_JUMPS = 3
 
 # The width of a bracket as a multiple of what is allowed.
 Excess = Callable[[float, float], float]
@@ -70,9 +68,7 @@ class Problem:
         while level < len(_LEVELS):
             search.look(level, tails, lambda size: Query(log_delta, 0.0, True, size))
             level = search.following(level)
-            if _JUMPS <= level < len(_LEVELS):
-                search.tell_apart(tails, log_delta, None)
-                level = search.following(level - 1)
+        search.tell_apart(tails, log_delta, None)
         return search.bounds()
 
     def log_delta(self, epsilon: float, excess: Excess) -> tuple[float, float]:
@@ -85,7 +81,8 @@ class Problem:
             return Query(-1.0, epsilon, False, size)
 
         scale = _USUAL
-        search.look(0, self._tails(scale), query)
+        tails = self._tails(scale)
+        search.look(0, tails, query)
         level = search.following(0)
         if search.bounds()[0] < scale and level < len(
             _LEVELS
@@ -102,9 +99,7 @@ class Problem:
             tails = self._tails(min(scale, search.bounds()[1]))
             search.look(level, tails, query)
             level = search.following(level)
-            if _JUMPS <= level < len(_LEVELS):
-                search.tell_apart(tails, max(search.bounds()[0], scale), epsilon)
-                level = search.following(level - 1)
+        search.tell_apart(tails, max(search.bounds()[0], scale), epsilon)
         return search.bounds()
 
     def trajectory(
@@ -176,7 +171,6 @@ class _Search:
         self.lower = [low] * problem.directions
         self.upper = [high] * problem.directions
         self.sizes = [1.0] * problem.directions
-        self.told_apart = problem.count == 1  # there is nothing to tell apart in one step
 
     def bounds(self) -> tuple[float, float]:
         return max(self.lower), max(self.upper)
@@ -193,9 +187,8 @@ class _Search:
 
     def tell_apart(self, tails: Tails, log_delta: float, epsilon: float | None) -> None:
         """Asks by the number of jumps, where large losses are rare: for log delta at epsilon, or for epsilon (None)."""
-        if self.told_apart:
+        if self.problem.count == 1 or self.excess(*self.bounds()) <= 1:
             return
-        self.told_apart = True
         atoms, frequencies = _LEVELS[1]
         for d in range(self.problem.directions):
             if not self.upper[d] > max(self.lower):

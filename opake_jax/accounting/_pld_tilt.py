@@ -32,7 +32,7 @@ __all__ = [
     "window_ends",
 ]
 
-COARSE = 128
+COARSE = 256
 # Relative budget of delta for periodisation; the window grows with its log only.
 ALIAS = 1e-5
 # What the tails of one step may cost: high losses that become infinite, relative to delta; low losses that
