@@ -31,6 +31,10 @@ def make(chosen):
 @fuzz(250)
 @given(data=st.data())
 def test_a_plan_is_refused_by_name_or_consistent(data):
+    examine(data)
+
+
+def examine(data):
     odd = data.draw(st.sets(st.sampled_from(sorted(USUAL)), max_size=2))
     usual = {n: v for n, v in USUAL.items() if n not in odd}
     chosen = data.draw(st.fixed_dictionaries({n: st.sampled_from(v) for n, v in usual.items()}))
