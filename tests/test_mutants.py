@@ -26,5 +26,7 @@ def test_a_mutant_fits_the_code(mutant):
 
 
 def test_every_mutant_is_listed():
-    listed = re.findall(r"^\| (R\d\d) \| `(\w+)` \|", (HERE / "README.md").read_text(), re.MULTILINE)
+    listed = re.findall(
+        r"^\| (R\d\d) \| `(\w+)` \|", (HERE / "README.md").read_text(), re.MULTILINE
+    )
     assert listed == [(m.reports, m.name) for m in MUTANTS]

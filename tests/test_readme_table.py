@@ -5,7 +5,9 @@ import re
 
 HERE = pathlib.Path(__file__).parent
 ROWS = re.findall(
-    r"^\| (R\d\d) \| [^`|]* \| (`[^|]*`) \| (`[^|]*`) \|$", (HERE / "README.md").read_text(), re.MULTILINE
+    r"^\| (R\d\d) \| [^`|]* \| (`[^|]*`) \| (`[^|]*`) \|$",
+    (HERE / "README.md").read_text(),
+    re.MULTILINE,
 )
 
 
