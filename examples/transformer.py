@@ -106,7 +106,10 @@ def main() -> None:
     args = parser.parse_args()
     started = time.perf_counter()
     (old, old_test), (new, new_test) = load(args.data_dir)
-    decoder = Decoder(nnx.Rngs(tagged(key(args.seed), "init")))
+    if args.smoke:  # it is compiling that takes long: fast, and one program for texts of one size
+        jax.config.update("jax_disable_most_optimizations", True)
+        old, old_test, new, new_test = old[:1500], old_test[:16], new[:1500], new_test[:16]
+    decoder = nnx.jit(Decoder)(nnx.Rngs(tagged(key(args.seed), "init")))
     graph, lora, base = nnx.split(decoder, nnx.LoRAParam, nnx.Param)
 
     def loss_fn(base, lora, window):
@@ -121,7 +124,8 @@ def main() -> None:
 
     def run(name, clipping_norm, **privacy):
         """Returns the plans of base and LoRA and the last test accuracy; prints the test losses."""
-        shared = {"expected_batch_size": BATCH, "num_steps": 2 if args.smoke else STEPS}
+        batch, steps = (16, 2) if args.smoke else (BATCH, STEPS)
+        shared = {"expected_batch_size": batch, "num_steps": steps}
         shared |= {"clipping_norm": clipping_norm, "unit": UNIT, **privacy}
         plans = [dpsgd.plan(dataset_size=len(text), **shared) for text in (old, new)]
         trained = train(lambda p, w: loss_fn(p, lora, w), base, old, plans[0], key(args.seed))
