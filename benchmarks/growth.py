@@ -4,9 +4,9 @@
     python -m benchmarks.growth --smoke    # small sizes, to see that it runs
 
 Clipping: the clipped gradient of `Auto` beside the plain batched step, interleaved, medians of wall time,
-and the temporary memory of the compiled program (beside parameters and gradient). Past this machine's memory the program is compiled
-for shapes alone: the plan of its memory is there, the time is not. Accounting: epsilon of Poisson
-sampling at known numbers, which NumPy answers, and at traced ones, which are compiled.
+and the temporary memory of the compiled program (beside parameters and gradient). Past this machine's
+memory the program is compiled for shapes alone: the plan of its memory is there, the time is not.
+Accounting: epsilon of Poisson sampling at known numbers, which NumPy answers, and at traced ones, which are compiled.
 """
 
 import argparse
