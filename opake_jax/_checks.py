@@ -95,6 +95,9 @@ def check_probability(name: str, value: Any, *, remedy: str = "") -> Any:
     return check_real(name, value, low=0.0, high=1.0, high_open=False, remedy=remedy)
 
 
+_LARGEST_COUNT = 2**53
+
+
 def check_count(
     name: str, value: Any, *, minimum: int = 0, maximum: int | None = None, remedy: str = ""
 ) -> Any:
@@ -102,7 +105,8 @@ def check_count(
 
     A float is accepted if it is whole (1e6); a boolean never.
     """
-    upper = "" if maximum is None else f" and at most {maximum}"
+    maximum = _LARGEST_COUNT if maximum is None else maximum
+    upper = "" if maximum == _LARGEST_COUNT else f" and at most {maximum}"
     allowed = f"a whole number of at least {minimum}{upper}"
     tail = f": {remedy}" if remedy else ""
     if is_traced(value):
@@ -118,7 +122,9 @@ def check_count(
         if not (math.isfinite(real) and real == math.floor(real)):
             raise ValueError(f"{name} must be {allowed}, got {value!r}{tail}") from None
         number = int(real)
-    if number < minimum or (maximum is not None and number > maximum):
+    if number > _LARGEST_COUNT:
+        raise ValueError(f"{name} must be at most 2^53, beyond which float64 cannot count{tail}")
+    if not minimum <= number <= maximum:
         raise ValueError(f"{name} must be {allowed}, got {value!r}{tail}")
     return number
 

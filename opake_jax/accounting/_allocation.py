@@ -138,40 +138,34 @@ def _added(
     points = xp.concatenate([xp.zeros(1), grid])
 
     def cell(sums: Any) -> Any:
-        """Returns the index of the point at or below each sum."""
+        """Returns the index of the point at or below each sum; 0 where it is no number (its mass is none, too)."""
         place = xp.floor(xp.log(xp.maximum(sums, start * 1e-9) / start) / log_step)
-        return xp.clip(place, -1, size - 1).astype(xp.int32) + 1
+        place = xp.clip(xp.where(place >= -1, place, -1.0), -1, size - 1)
+        return xp.astype(place, np.int32) + 1
 
-    def above(carry: Any, row: Any) -> Any:
-        masses, lost_q, lost_p = carry
-        value, mass = row
-        sums, weights = value + b[0].values, mass * b[0].masses
-        k = xp.minimum(cell(sums), size - 1)
-        share = xp.clip((sums - points[k]) / (points[k + 1] - points[k]), 0.0, 1.0)
-        out = sums > stop
-        inside = xp.where(out, 0.0, weights)
-        masses = xp.add_at(xp.add_at(masses, k, inside * (1 - share)), k + 1, inside * share)
-        beyond = xp.where(out, weights, 0.0)
-        return (masses, lost_q + xp.sum(beyond), lost_p + xp.sum(beyond * sums) / terms), None
-
-    def below(carry: Any, row: Any) -> Any:
-        masses, moments = carry
-        value, mass = row
-        sums, weights = value + b[1].values, mass * b[1].masses
-        k = cell(sums)
-        weights = xp.where(sums > stop, 0.0, weights)
-        return (xp.add_at(masses, k, weights), xp.add_at(moments, k, weights * sums)), None
+    def pairs(side: int) -> tuple[Any, Any]:
+        """Returns all sums of two values, and their masses."""
+        sums = a[side].values[:, None] + b[side].values
+        return sums, a[side].masses[:, None] * b[side].masses
 
     zero = xp.zeros(())
-    start_above = (xp.zeros(size + 1), zero, zero)
-    (masses, lost_q, lost_p), _ = xp.scan(above, start_above, (a[0].values, a[0].masses))
+    none = xp.zeros(size + 1)
+    sums, weights = pairs(0)
+    k = xp.minimum(cell(sums), size - 1)
+    share = xp.clip((sums - points[k]) / (points[k + 1] - points[k]), 0.0, 1.0)
+    out = sums > stop
+    inside, beyond = xp.where(out, 0.0, weights), xp.where(out, weights, 0.0)
+    masses = xp.add_at(xp.add_at(none, k, inside * (1 - share)), k + 1, inside * share)
+    lost_q, lost_p = xp.sum(beyond), xp.sum(xp.where(out, beyond * sums, 0.0)) / terms
     # Something was lost in a, or in b: its own share of the P-mass, and the other's.
     for this, other in ((a[0], b[0]), (b[0], a[0])):
         lost_q = lost_q + this.lost_q
         lost_p = lost_p + (this.terms * this.lost_p + other.terms * this.lost_q) / terms
     upper = _Law(points, masses, lost_q, lost_p, terms)
-    start_below = (xp.zeros(size + 1), xp.zeros(size + 1))
-    (masses, moments), _ = xp.scan(below, start_below, (a[1].values, a[1].masses))
+    sums, weights = pairs(1)
+    k = cell(sums)
+    weights = xp.where(sums > stop, 0.0, weights)
+    masses, moments = xp.add_at(none, k, weights), xp.add_at(none, k, weights * sums)
     values = xp.where(masses > 0, moments / xp.where(masses > 0, masses, 1.0), 0.0)
     return upper, _Law(values, masses, zero, zero, terms)
 

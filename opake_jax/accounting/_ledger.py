@@ -35,6 +35,12 @@ class Accountant(Queries):
     budget: Budget | None = None
     process: Process = dataclasses.field(default_factory=identity)
 
+    def __post_init__(self) -> None:
+        if not (self.budget is None or isinstance(self.budget, Budget)):
+            raise TypeError(f"budget must be epsilon_budget(...), its kin or None: {self.budget!r}")
+        if not isinstance(self.process, Process):
+            raise TypeError(f"process must be a process, got {type(self.process).__name__}")
+
     @property
     def parts(self) -> Any:
         """Returns the mechanisms and their counts."""

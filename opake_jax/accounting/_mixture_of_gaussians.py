@@ -88,6 +88,9 @@ def mixture_of_gaussians(
     True
     """
     check_real("noise_multiplier", noise_multiplier, remedy="0 means no noise")
+    for name, values in (("sensitivities", sensitivities), ("probabilities", probabilities)):
+        if not isinstance(values, Sequence | np.ndarray | jax.Array) or np.ndim(values) != 1:
+            raise TypeError(f"{name} must be a sequence of numbers, got {values!r}")
     shifts, chances = tuple(sensitivities), tuple(probabilities)
     require(
         len(shifts) == len(chances) > 0,

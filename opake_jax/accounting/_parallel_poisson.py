@@ -19,7 +19,7 @@ from opake_jax.types import NeighboringRelation
 __all__ = ["ParallelPoisson", "parallel_poisson"]
 
 # Each worker adds a component to the mixture, which costs time and memory, not accuracy.
-_MOST_WORKERS = 4096
+_MOST_WORKERS = 128
 
 
 @jax.tree_util.register_dataclass
@@ -99,7 +99,7 @@ def parallel_poisson(
     Args:
       inner: `gaussian(...)` or `adaclip(...)`, whose noise multiplier is read: noise over the whole sum.
       sample_rate: of one worker, in [0, 1]; may be traced.
-      num_workers: a whole number from 1 to 4096; static.
+      num_workers: a whole number from 1 to 128; static.
       relation: which datasets count as neighbours; None takes the inner mechanism's.
 
     Raises:

@@ -130,6 +130,8 @@ def _bracket(
     part: Steps, epsilon: float, negligible: float, frequencies: int
 ) -> tuple[float, float]:
     """Returns (lower, upper) around log delta of one measure; a second look where the first is wide."""
+    if not part.loss.shape[2]:
+        return -math.inf, -math.inf  # no mass, no delta
     query = Query(-1.0, epsilon, False, 1.0)
     largest = float(np.max(part.loss[:, 0]))
     most = at_most(part, query, _TILTS / largest)

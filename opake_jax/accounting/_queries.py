@@ -262,7 +262,8 @@ def _epsilon(parts: Any, delta: Any, accountant: Any) -> Bounds:
         ends = accountant.epsilon_bounds(known.parts, delta)
     # A NaN is no bound: the largest loss is what remains certain.
     upper = min(ends[1], known.largest_loss) if ends[1] >= 0 else known.largest_loss
-    return _outward(min(ends[0], upper), upper)
+    lower = ends[0] if ends[0] >= 0 else 0.0
+    return _outward(min(lower, upper), upper)
 
 
 def _delta(parts: Any, epsilon: Any, accountant: Any) -> Bounds:
@@ -284,7 +285,8 @@ def _delta(parts: Any, epsilon: Any, accountant: Any) -> Bounds:
     else:
         ends = accountant.delta_bounds(known.parts, epsilon)
     upper = ends[1] if ends[1] <= 1.0 else 1.0  # a NaN is no bound
-    return _outward(min(ends[0], upper), upper)
+    lower = ends[0] if ends[0] >= 0 else 0.0
+    return _outward(min(lower, upper), upper)
 
 
 def _beta(parts: Any, alpha: Any, accountant: Any) -> Bounds:

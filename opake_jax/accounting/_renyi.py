@@ -88,7 +88,6 @@ def sampled_loss(y: Any, rate: Any) -> xp.Array:
 
 def _nodes(sigma: Any, x0: Any, end: Any) -> tuple[xp.Array, xp.Array]:
     """Returns nodes from -9.5 sigma to at most `end`, and log weights of the trapezoid against Q."""
-
     live, sigma, x0, end = sigma, xp.fixed(sigma), xp.fixed(x0), xp.fixed(end)
 
     def t_of(x: Any) -> Any:

@@ -39,7 +39,10 @@ def epsilon_trajectory(step: Process, counts: Any, delta: Any, *, accountant: An
     if not any_traced(delta):
         check_real("delta", delta, high=1.0)
     if not any_traced(counts):
-        counts = np.asarray(counts)
+        try:
+            counts = np.asarray(counts)
+        except ValueError:
+            raise ValueError(f"counts must be an array of whole numbers, got {counts!r}") from None
         for count in counts.ravel():
             check_count("counts", count)
     flat = jnp.ravel(counts) if any_traced(counts) else counts.ravel().astype(np.float64)

@@ -104,8 +104,10 @@ def advanced_composition(
     count = check_count("count", count)
     if total + slack >= 1:
         raise ValueError(f"count * delta + slack must be below 1, got {total + slack:g}")
+    epsilon, slack = float(epsilon), float(slack)
     spread = epsilon * math.sqrt(2 * count * math.log(1 / slack))
-    return spread + count * epsilon * math.expm1(epsilon), total + slack
+    growth = math.expm1(epsilon) if epsilon < 700 else math.inf
+    return spread + count * epsilon * growth, total + slack
 
 
 def sum_sensitivity(bound: float, *, replace_one: bool = False) -> float:
@@ -156,4 +158,4 @@ def expected_squared_error(dimension: Any, sigma: float) -> float:
     25.0
     """
     check_real("sigma", sigma)
-    return check_count("dimension", dimension, minimum=1) * float(sigma) ** 2
+    return check_count("dimension", dimension, minimum=1) * (float(sigma) * float(sigma))

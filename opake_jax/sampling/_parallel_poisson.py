@@ -24,7 +24,7 @@ from opake_jax.sampling._sampler import (
 __all__ = ["ParallelPoissonSampler", "check_uncut_capacity"]
 
 # As many as `accounting.parallel_poisson` takes: more could be drawn, but not accounted for.
-_MOST_WORKERS = 4096
+_MOST_WORKERS = 128
 
 
 @dataclasses.dataclass(frozen=True, init=False)
@@ -41,7 +41,7 @@ class ParallelPoissonSampler(Sampler):
     Args:
       dataset_size: number of records, public, in [1, 2^31]; all workers see all of them.
       sample_rate: each worker's rate, in [0, 1], taken exactly.
-      num_workers: W, in [1, 4096].
+      num_workers: W, in [1, 128].
       capacity: rows of one worker; None: as few as the above allows. Fewer are refused, since no
         analysis covers a cut.
 
