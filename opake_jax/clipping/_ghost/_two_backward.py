@@ -21,6 +21,7 @@ from opake_jax.clipping._ghost._norms import squared_norm_of
 from opake_jax.clipping._ghost._sums import Operands, Summand, summand
 from opake_jax.clipping._ghost._terms import Known, Lazy, Reduce, Reduced, view
 from opake_jax.clipping._ghost._trace import forward
+from opake_jax.clipping._mesh import vary, varying_axes
 from opake_jax.clipping._problem import Problem, Rows, Sums, cleaned, weigh
 
 __all__ = ["two_backward"]
@@ -39,7 +40,7 @@ def two_backward(
 
         def gradients(residuals: list[Known], reduce: Reduce) -> list[jax.Array]:
             """Returns what `reduce` makes of each leaf's gradient."""
-            seed = Known(jnp.ones((), loss.dtype), False)
+            seed = Known(vary(jnp.ones((), loss.dtype), varying_axes(loss)), False)
             out = run(backward, [*range(len(leaves))], [*residuals, seed], reduce)
             both = zip(out, leaves, strict=True)
             return [reduce(n, value, leaf.shape).array for n, (value, leaf) in enumerate(both)]
