@@ -90,7 +90,7 @@ def test_questions_to_a_plan(plan, value, root):
 NO_SAMPLERS = (object(), "poisson", 3, len, sampling.PoissonSampler, acc.gaussian(1.0))
 
 
-@pytest.mark.parametrize("other", NO_SAMPLERS, ids=repr)
+@pytest.mark.parametrize("other", NO_SAMPLERS, ids=lambda other: type(other).__name__)
 def test_only_a_sampler_chooses_the_batches(other):
     usual = {n: USUAL[n][0] for n in USUAL} | {"capacity": None, "sampler": other}
     _, error = answer(lambda: make(usual))
