@@ -13,8 +13,8 @@ __all__ = ["epsilons_of", "log_deltas_of"]
 
 
 def _known(rdp: Any) -> xp.Array:
-    """Returns the divergences, unknown ones (NaN) as inf: they never win a minimum."""
-    return xp.where(xp.isnan(rdp), xp.inf, rdp)
+    """Returns the divergences, unknown ones (NaN, or below 0, which none is) as inf: they never win a minimum."""
+    return xp.where(rdp >= 0, rdp, xp.inf)
 
 
 def epsilons_of(rdp: Any, orders: Any, log_delta: Any) -> xp.Array:

@@ -122,6 +122,8 @@ def _convert(core: Any, rdp: Any, orders: Any, at: Any) -> Any:
     """Returns core over the leading axes of rdp, broadcast against `at`."""
     orders = jnp.ravel(orders) if any_traced(orders) else np.ravel(np.asarray(orders, np.float64))
     rdp = rdp if any_traced(rdp) else np.asarray(rdp, np.float64)
+    if not any_traced(rdp) and np.any(rdp < 0):
+        raise ValueError(f"rdp must be divergences, none of which is below 0, got {rdp!r}")
     rdp = rdp.reshape(rdp.shape or (1,))
     if rdp.shape[-1] != orders.shape[0]:
         raise ValueError(

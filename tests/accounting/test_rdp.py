@@ -85,6 +85,18 @@ def test_an_unknown_divergence_never_wins():
     assert rdp.to_delta([math.nan] * 3, orders, 1.0) == 1.0
 
 
+def test_what_is_no_divergence_is_refused_or_never_wins():
+    for wrong in ([-1e-9], [0.1, -5.0]):
+        orders = [2.0, 4.0][: len(wrong)]
+        with pytest.raises(ValueError, match="rdp"):
+            rdp.to_epsilon(wrong, orders, 1e-5)
+        with pytest.raises(ValueError, match="rdp"):
+            rdp.to_delta(wrong, orders, 1.0)
+    traced = jax.jit(lambda r: rdp.to_epsilon(r, np.array([2.0, 4.0]), 1e-5))
+    assert traced(jnp.array([-5.0, jnp.nan])) == math.inf
+    assert traced(jnp.array([-5.0, 0.1])) >= rdp.to_epsilon([0.1], [4.0], 1e-5)
+
+
 # Canonne, Kamath, Steinke 2020, Prop. 12, evaluated by hand.
 def test_conversion():
     r, a, delta = 0.3, 8.0, 1e-5

@@ -64,7 +64,7 @@ class Summand:
         operands = []
         for varies, i, shape in self.places:
             rows = (len(factors),) if varies else ()
-            operands.append(((varying if varies else fixed)[i].reshape(*rows, *shape), varies))
+            operands.append(((varying if varies else fixed)[i].reshape((*rows, *shape)), varies))
         return view(self.total(factors, *operands), self.steps)
 
 
