@@ -39,7 +39,7 @@ LAYERS = {
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None, derandomize=True, database=None)
+@settings(max_examples=12, deadline=None, derandomize=True, database=None)
 @given(
     layers=st.lists(st.sampled_from(sorted(LAYERS)), min_size=1, max_size=5),
     positions=st.integers(1, 5),

@@ -14,27 +14,27 @@ import opake_jax.accounting as acc
 pytestmark = pytest.mark.slow
 
 
-@fuzz(150)
+@fuzz(60)
 @given(n=settings_of_dp_sgd())
 def test_many_extreme_settings(n):
     check(poisson(n), n["delta"])
 
 
-@fuzz(400)
+@fuzz(150)
 @given(data=st.data())
 def test_many_plans(data):
     examine(data)
 
 
 @settings(
-    fuzz(600), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    fuzz(250), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(argv=command_lines())
 def test_many_commands(argv, capsys):
     judge(argv, capsys)
 
 
-@fuzz(300)
+@fuzz(120)
 @given(
     data=st.data(),
     factory=st.sampled_from(
