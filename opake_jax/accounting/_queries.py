@@ -243,10 +243,11 @@ def _each_traced(ask: Callable[[Any], Bounds], at: Any) -> Bounds:
 def _epsilon(parts: Any, delta: Any, accountant: Any) -> Bounds:
     if any_traced((parts, delta)):
         if _all_gaussian(parts, accountant):
-            return evaluate_traced(
+            lower, upper = evaluate_traced(
                 lambda a: _mu_gdp.epsilon(_mu(a[0]), jnp.log(a[1])), (parts, delta), _OUT
             )
-        lower, upper = accountant.epsilon_bounds(parts, delta)
+        else:
+            lower, upper = accountant.epsilon_bounds(parts, delta)
         valid = _traced_validity(parts)
         return jnp.where(valid, lower, 0.0), jnp.where(valid, upper, jnp.inf)
     known = _concrete(parts)
@@ -269,10 +270,11 @@ def _epsilon(parts: Any, delta: Any, accountant: Any) -> Bounds:
 def _delta(parts: Any, epsilon: Any, accountant: Any) -> Bounds:
     if any_traced((parts, epsilon)):
         if _all_gaussian(parts, accountant):
-            return evaluate_traced(
+            lower, upper = evaluate_traced(
                 lambda a: _gaussian_delta(_mu(a[0]), a[1]), (parts, epsilon), _OUT
             )
-        lower, upper = accountant.delta_bounds(parts, epsilon)
+        else:
+            lower, upper = accountant.delta_bounds(parts, epsilon)
         valid = _traced_validity(parts)
         return jnp.where(valid, lower, 0.0), jnp.where(valid, upper, 1.0)
     known = _concrete(parts)
@@ -292,8 +294,11 @@ def _delta(parts: Any, epsilon: Any, accountant: Any) -> Bounds:
 def _beta(parts: Any, alpha: Any, accountant: Any) -> Bounds:
     if any_traced((parts, alpha)):
         if _all_gaussian(parts, accountant):
-            return evaluate_traced(lambda a: _mu_gdp.beta(_mu(a[0]), a[1]), (parts, alpha), _OUT)
-        lower, upper = accountant.beta_bounds(parts, alpha)
+            lower, upper = evaluate_traced(
+                lambda a: _mu_gdp.beta(_mu(a[0]), a[1]), (parts, alpha), _OUT
+            )
+        else:
+            lower, upper = accountant.beta_bounds(parts, alpha)
         valid = _traced_validity(parts)
         return jnp.where(valid, lower, 0.0), jnp.where(valid, upper, 1.0)
     known = _concrete(parts)

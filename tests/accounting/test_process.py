@@ -125,3 +125,11 @@ def test_groups():
         acc.k_out_of_t(gaussian(1.0), k=1, t=3).epsilon_at(1e-5, group_size=2)
     with pytest.raises(ValueError, match="group_size"):
         step.epsilon_at(1e-5, group_size=0)
+
+
+@pytest.mark.parametrize("sigma", [-1.0, math.nan])
+def test_a_traced_gaussian_of_no_noise_multiplier_has_no_privacy(sigma):
+    one, many = (jax.jit(lambda s, k=k: (gaussian(s) * k).epsilon_at(1e-5)) for k in (1, 9))
+    assert one(sigma) == many(sigma) == math.inf
+    assert jax.jit(lambda s: gaussian(s).delta_at(1.0))(sigma) == 1.0
+    assert jax.jit(lambda s: gaussian(s).beta_at(0.1))(sigma) == 0.0
