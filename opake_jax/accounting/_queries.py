@@ -241,6 +241,8 @@ def _each_traced(ask: Callable[[Any], Bounds], at: Any) -> Bounds:
 
 
 def _epsilon(parts: Any, delta: Any, accountant: Any) -> Bounds:
+    lower: Any
+    upper: Any
     if any_traced((parts, delta)):
         if _all_gaussian(parts, accountant):
             lower, upper = evaluate_traced(
@@ -268,6 +270,8 @@ def _epsilon(parts: Any, delta: Any, accountant: Any) -> Bounds:
 
 
 def _delta(parts: Any, epsilon: Any, accountant: Any) -> Bounds:
+    lower: Any
+    upper: Any
     if any_traced((parts, epsilon)):
         if _all_gaussian(parts, accountant):
             lower, upper = evaluate_traced(
@@ -292,6 +296,8 @@ def _delta(parts: Any, epsilon: Any, accountant: Any) -> Bounds:
 
 
 def _beta(parts: Any, alpha: Any, accountant: Any) -> Bounds:
+    lower: Any
+    upper: Any
     if any_traced((parts, alpha)):
         if _all_gaussian(parts, accountant):
             lower, upper = evaluate_traced(
