@@ -63,7 +63,7 @@ class AllocationPair:
                 self.is_reversed and side > 0
             ):  # beyond the grid: the loss is at most that of its end
                 mass = xp.append(mass[:-1], mass[-1] + law.lost_q)
-            there = (values > 0) & (mass > 0)
+            there = ~((values <= 0) | (mass <= 0))  # a NaN stays, and the answer is inf
             log_ratio = xp.log(xp.where(there, values, 1.0) / self.num_steps)
             log_mass = xp.where(there, xp.log(xp.where(there, mass, 1.0)), -xp.inf)
             log_mass = log_mass + side * _OUTWARD + (0.0 if self.is_reversed else log_ratio)

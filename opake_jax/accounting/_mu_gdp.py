@@ -48,7 +48,7 @@ def mills(t: Any) -> tuple[xp.Array, xp.Array]:
     return xp.where(tail, m_high, m_low), xp.where(tail, rest * m_high, 1 - low * m_low)
 
 
-class _by_hand:  # noqa: N801
+class _ByHand:
     """A function whose derivative is given: by `traced.defjvp`, where something is traced."""
 
     def __init__(self, known: Callable[..., Any]):
@@ -83,7 +83,7 @@ def _usable(mu: Any) -> Any:
     return xp.where((mu > 0) & (mu < xp.inf), mu, 1.0)
 
 
-@_by_hand
+@_ByHand
 def log_delta(mu: Any, epsilon: Any) -> tuple[xp.Array, xp.Array]:
     """Returns (lower, upper) around log delta(epsilon) of mu-Gaussian DP, mu >= 0, epsilon >= 0."""
     safe = _usable(mu)
@@ -120,7 +120,7 @@ def _error(mu: Any, t: Any, value: Any, m_u: Any) -> Any:
     return _RELATIVE * (4 + t * t) + 1e-15 * moved * xp.exp(_log_phi(t) - value)
 
 
-@_by_hand
+@_ByHand
 def epsilon(mu: Any, log_delta_target: Any) -> tuple[xp.Array, xp.Array]:
     """Returns (lower, upper) around the epsilon at which delta of mu-Gaussian DP is the target.
 

@@ -42,6 +42,8 @@ class PLD:
             return Problem(parts).epsilon(math.log(delta), self._excess)
 
     def _excess(self, lower: float, upper: float) -> float:
+        if upper == math.inf:
+            return 0.0 if lower == math.inf else math.inf
         return (upper - lower) / max(self.rtol * upper, _ABSOLUTE) if upper > lower else 0.0
 
     def delta_bounds(self, parts: Any, epsilon: Any) -> tuple[Any, Any]:

@@ -39,7 +39,7 @@ _SLACK = 1e-6  # the root is sought this far (in log delta) on the safe side
 
 
 def has_jumps(steps: Steps) -> bool:
-    """Returns True if this is one kind of step whose large losses are rare."""
+    """Returns True if this is one kind of step whose large losses are rare, all of them numbers."""
     return len(steps.counts) == 1 and _edges(steps) is not None
 
 
@@ -64,9 +64,12 @@ def log_delta_by_jumps(
         low, up = _bracket(part, epsilon, negligible - log_weight, frequencies)
         lower.append(low + log_weight - error)
         upper.append(up + log_weight + error)
-    top = logsumexp(np.array(upper)) + 64 * ULP
-    bottom = logsumexp(np.array(lower)) - 64 * ULP
-    return float(bottom), min(float(top), 0.0)
+    top, bottom = float(logsumexp(np.array(upper))), float(logsumexp(np.array(lower)))
+    # A sum of at most some hundred terms, and the rounding of its logarithm.
+    slack = 8 * ULP
+    top = top + slack * (64 + abs(top)) if top > -math.inf else top
+    bottom = bottom - slack * (64 + abs(bottom)) if bottom > -math.inf else bottom
+    return bottom, top if top < 0 else 0.0
 
 
 def epsilon_by_jumps(
@@ -190,10 +193,10 @@ def _measure(masses: list[Any], loss: Any, counts: list[float]) -> Steps:
 def _edges(steps: Steps) -> list[float] | None:
     """Returns the edges, the last above all losses; None if no loss is rare and large."""
     count = float(steps.counts[0])
-    there = steps.log_mass[0, 0] > -np.inf
+    there = ~(steps.log_mass[0, 0] == -np.inf)
     loss, mass = steps.loss[0, 0][there], np.exp(steps.log_mass[0, 0][there])
-    if not loss.size:
-        return None
+    if not loss.size or np.isnan(loss + mass).any():
+        return None  # what is no number belongs to no interval: it would be lost, and the bound with it
     order = np.argsort(-loss)
     loss, above = loss[order], np.cumsum(mass[order]) * count
     last = float(loss[0])
