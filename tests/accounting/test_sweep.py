@@ -165,8 +165,7 @@ def test_the_bracket_overlaps_the_lattice_over_many_settings(block):
         if found:
             wrong.append(found)
     assert not wrong, "\n".join(wrong)
-    # Rare jumps, told apart, are as tight as the rest; one exception in a hundred is allowed for.
-    assert wide <= 1
+    assert wide == 0
 
 
 # Settings at the edge of what accountants can do (accounting.md): sigma, q, T, delta and a bracket of the
