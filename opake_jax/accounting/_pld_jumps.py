@@ -95,7 +95,7 @@ def epsilon_by_jumps(
             if 0 <= gap <= 10 * _SLACK:
                 break
             move = (log_delta - side * 2**attempt * _SLACK - value) / steepness
-            if not low <= probe + move <= high:
+            if not within[0] <= probe + move <= within[1]:
                 break
             before, probe = value, probe + move
             value = ask(probe)[row]
