@@ -41,7 +41,7 @@ import numpy as np
 from opake_jax._numerics import log_ndtr, logsumexp, tail_quantile, xp
 from opake_jax.accounting._pairs import ULP, Atoms, Tails
 
-__all__ = ["GaussianMixturePair", "JointPair"]
+__all__ = ["GaussianMixturePair", "JointPair", "Mixtures", "limit_of", "mixtures_of", "ratios"]
 
 _COUNT = 5
 _NODES, _WEIGHTS = (a / 2 for a in np.polynomial.legendre.leggauss(_COUNT))
@@ -54,7 +54,7 @@ _NEAR = 0.1  # of the supremum: with q/sigma below it, as much again of the tilt
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 
-class _Mixtures(NamedTuple):
+class Mixtures(NamedTuple):
     """P and Q over one list of means: log weights [2, 1+K] (row 0: P), the unshifted component first."""
 
     log_weights: xp.Array
@@ -102,13 +102,13 @@ class GaussianMixturePair:
 
     def atoms(self, size: int, tails: Tails) -> Atoms:
         """Returns `size - 1` dots and a supremum above, `size - 2` cells below; see the head of this file."""
-        mixtures = _mixtures(self)
+        mixtures = mixtures_of(self)
         back = xp.asarray(self.reverse) > 0.5
         sign = xp.where(back, -1.0, 1.0)
         first = xp.where(back, mixtures.log_weights[1], mixtures.log_weights[0])
         # The loss is bounded at its high end where the outermost components of P and Q there agree: then
         # nothing needs an infinite loss.
-        top = sign * _limit(mixtures, sign)
+        top = sign * limit_of(mixtures, sign)
         levels = xp.stack([xp.minimum(tails.low, tails.high), xp.asarray(tails.low)])
         sides = xp.stack([sign, -sign])  # high losses, low losses
         ends = _edges(first, mixtures, levels, sides)
@@ -154,7 +154,7 @@ class JointPair:
 
     def atoms(self, size: int, tails: Tails) -> Atoms:
         """Returns `size` atoms: half for each sign of the loss, and one at 0."""
-        mixtures = _mixtures(self.pair)
+        mixtures = mixtures_of(self.pair)
         share = (size - 1) // 2
         sigma, middle = mixtures.sigma, mixtures.means[1] / 2
         level = xp.minimum(tails.high, tails.low)[None]
@@ -181,7 +181,7 @@ class JointPair:
         )
 
 
-def _mixtures(pair: GaussianMixturePair) -> _Mixtures:
+def mixtures_of(pair: GaussianMixturePair) -> Mixtures:
     p, p_means, q, q_means, sigma = (
         xp.asarray(leaf, xp.float64)
         for leaf in (pair.p_weights, pair.p_means, pair.q_weights, pair.q_means, pair.sigma)
@@ -195,7 +195,7 @@ def _mixtures(pair: GaussianMixturePair) -> _Mixtures:
         small, xp.log1p(-xp.where(small, xp.sum(weights, 1, keepdims=True), 0.0)), _log(rest)
     )
     means = xp.concatenate([xp.zeros(1), p_means, q_means])
-    return _Mixtures(xp.concatenate([log_rest, _log(weights)], 1), means, sigma)
+    return Mixtures(xp.concatenate([log_rest, _log(weights)], 1), means, sigma)
 
 
 def _log(x: xp.Array) -> xp.Array:
@@ -208,7 +208,7 @@ def _pad(values: xp.Array, size: int, fill: float) -> xp.Array:
     return xp.pad(values, size - values.shape[0], fill)
 
 
-def _edges(log_weights: Any, mixtures: _Mixtures, levels: Any, sides: Any) -> xp.Array:
+def _edges(log_weights: Any, mixtures: Mixtures, levels: Any, sides: Any) -> xp.Array:
     """Returns x beyond which, on its side, the mixture has at most about e^level of mass; [S] each."""
     there = log_weights > -xp.inf
     share = math.log(mixtures.means.shape[0])
@@ -217,7 +217,7 @@ def _edges(log_weights: Any, mixtures: _Mixtures, levels: Any, sides: Any) -> xp
     return sides * xp.max(ends, 1)
 
 
-def _masses_beyond(log_weights: Any, mixtures: _Mixtures, x: Any, sides: Any) -> xp.Array:
+def _masses_beyond(log_weights: Any, mixtures: Mixtures, x: Any, sides: Any) -> xp.Array:
     """Returns the logs of the mixture's masses beyond x on their sides, rounded up; [S] each."""
     z = sides[:, None] * (x[:, None] - mixtures.means) / mixtures.sigma
     terms = log_weights + log_ndtr(-z)
@@ -226,7 +226,7 @@ def _masses_beyond(log_weights: Any, mixtures: _Mixtures, x: Any, sides: Any) ->
     return logsumexp(terms) + ULP * (64 + 4 * size + 8 * far * far)
 
 
-def _limit(mixtures: _Mixtures, side: Any) -> xp.Array:
+def limit_of(mixtures: Mixtures, side: Any) -> xp.Array:
     """Returns log p/q for x -> side * infinity, rounded away from P's end: finite if both end alike."""
     log_weights, means = mixtures.log_weights, mixtures.means
     there = log_weights > -xp.inf
@@ -236,11 +236,11 @@ def _limit(mixtures: _Mixtures, side: Any) -> xp.Array:
     return xp.where(far[0, 0] == far[1, 0], loss, side * xp.inf)
 
 
-def _cells(mixtures: _Mixtures, x: xp.Array, sides: xp.Array) -> _Cells:
+def _cells(mixtures: Mixtures, x: xp.Array, sides: xp.Array) -> _Cells:
     """Returns dots and cells for increasing dots x, and their masses under some sides (0: P, 1: Q)."""
     sigma = mixtures.sigma
     means, s2 = mixtures.means[1:], sigma * sigma
-    log_ratio, posterior, rounding, spread = _ratios(mixtures, x)
+    log_ratio, posterior, rounding, spread = ratios(mixtures, x)
     away = xp.max(xp.abs(x[:, None] - mixtures.means), 1)
     width = x[1:] - x[:-1]
     steep = width / sigma * (xp.maximum(away[1:], away[:-1]) / sigma + _HERMITE)
@@ -294,7 +294,7 @@ def _cells(mixtures: _Mixtures, x: xp.Array, sides: xp.Array) -> _Cells:
     )
 
 
-def _ratios(mixtures: _Mixtures, x: xp.Array) -> tuple[xp.Array, xp.Array, xp.Array, xp.Array]:
+def ratios(mixtures: Mixtures, x: xp.Array) -> tuple[xp.Array, xp.Array, xp.Array, xp.Array]:
     """Returns log r = log sum_k w_k e^(y_k), y_k = m_k (2x - m_k)/(2 sigma^2), for P and Q at the dots.
 
     Also the posteriors of the shifted components, [2, M, K]; a bound on the error of log r, [2, M], and one on the
@@ -312,18 +312,21 @@ def _ratios(mixtures: _Mixtures, x: xp.Array) -> tuple[xp.Array, xp.Array, xp.Ar
     terms = xp.concatenate([xp.broadcast_to(rest[:, None], shape), log_weights + y], 2)
     log_ratio = xp.where(near, xp.log1p(xp.where(near, excess, 0.0)), logsumexp(terms))
     posterior = xp.exp(log_weights + y - log_ratio[:, :, None])
-    # y is off by 4 ulp of its larger term, a log weight by 2 of itself; each moves log r by its posterior.
-    # 1 - sum_k w_k is off by an ulp of each w_k but one (and nothing if there is one).
+    # y is off by 4 ulp of its larger term, a log weight by 2 of itself; each moves log r by its posterior, but near 1
+    # a weight moves it by its change only. 1 - sum_k w_k is off by an ulp of each w_k but one (and nothing if there
+    # is one).
     larger = xp.abs(means) * (2 * xp.abs(x[:, None]) + xp.abs(means)) / (2 * s2)
-    each = xp.where(there, 4 * larger + 2 * xp.abs(xp.where(there, log_weights, 0.0)) + 8, 0.0)
+    weighing = 2 * xp.abs(xp.where(there, log_weights, 0.0)) + 8
+    each = xp.where(there, 4 * larger + weighing, 0.0)
     more = xp.maximum(xp.sum(there, 2) - 1, 0)
     rest_error = 4 + more * xp.exp(xp.minimum(-log_ratio, 700.0))
-    summing = xp.where(near, 8 * xp.sum(xp.abs(changes), 2), rest_error)
-    rounding = 4 * xp.abs(log_ratio) + xp.sum(posterior * each, 2) + summing
+    far = xp.sum(posterior * each, 2) + rest_error
+    close = xp.sum(posterior * 4 * larger + xp.abs(changes) * (weighing + 8), 2)
+    rounding = 4 * xp.abs(log_ratio) + xp.where(near, close, far)
     return log_ratio, posterior, rounding, xp.max(each, 2) + rounding
 
 
-def _largest(mixtures: _Mixtures, x: xp.Array, wide: xp.Array, sides: xp.Array) -> xp.Array:
+def _largest(mixtures: Mixtures, x: xp.Array, wide: xp.Array, sides: xp.Array) -> xp.Array:
     """Returns the logs, [S, M-1], of a bound on the masses of wide cells: width times largest density."""
     a = (x[:-1, None] - mixtures.means) / mixtures.sigma
     b = (x[1:, None] - mixtures.means) / mixtures.sigma

@@ -57,7 +57,9 @@ __all__ = [
     "SIDE",
     "Bounds",
     "ChernoffTails",
+    "Law",
     "Spectrum",
+    "StepSpectrum",
     "alias_of",
     "answer",
     "at_most",
@@ -66,6 +68,7 @@ __all__ = [
     "compose",
     "evaluate",
     "integral",
+    "law_of",
     "log_delta_on",
     "log_infinite_delta",
     "spectrum_of",
@@ -130,6 +133,10 @@ class StepSpectrum(NamedTuple):
     angle: xp.Array
     relative: xp.Array  # bound on the error of one power, relative to the modulus
     frequency: xp.Array  # [N]
+    # Where one law serves for both rows: the log of a bound on its modulus from the last frequency on, [R], and by how
+    # much log mass and loss of a step may be above the truth, [R, 2].
+    log_beyond: Any = None
+    excess: Any = 0.0
 
 
 def step_spectrum(steps: Steps, tilt: Any, window: Any, frequencies: int) -> StepSpectrum:
@@ -170,9 +177,8 @@ def compose(step: StepSpectrum, counts: Any, contour: Contour, sign: Any = 1.0) 
     tilt, window, w = contour.tilt, contour.window, step.frequency
     frequencies = w.shape[0]
     last = w[-1]
-    z2 = xp.clip(-2 * xp.log(_BAND * contour.size * xp.pi * last), 9.0, 60.0)
-    a = z2 / (last * last)
-    kappa = 2 * xp.sqrt(2 * xp.pi * a) * xp.exp(a / 8) * xp.erf(xp.sqrt(a / 8))
+    grown = xp.exp(xp.minimum(counts @ step.weight_error, 50.0))
+    a, kappa, truncation = _band_limit(step, counts, contour, last)
     times = counts[:, None, None]
     power = (times * step.log_modulus).sum(0) - 0.5 * a * w * w
     relative = (times * step.relative).sum(0)
@@ -194,21 +200,33 @@ def compose(step: StepSpectrum, counts: Any, contour: Contour, sign: Any = 1.0) 
     # The sums over k have two stages of 64 and N/64 terms.
     rounding = relative + ULP * (64 + frequencies / 64 + 4 * xp.abs(power))
     slope = 8 * ULP * (size * w).sum(1)
-    grown = xp.exp(xp.minimum(counts @ step.weight_error, 50.0))
-    beyond = 1 / z2 + np.array([0.0, 1.0]) * kappa / (2 * a)
-    truncation = grown * xp.exp(-z2 / 2) / (xp.pi * last) * beyond
     front = counts @ step.log_moment
+    log_excess, shift_excess = (counts @ step.excess) if np.ndim(step.excess) else (0.0, 0.0)
     return Spectrum(
         log_front=front + 0.5 * a * tilt * (1 + tilt),
         real=real,
         imag=imag,
         frequency=w,
-        error=truncation + (size * rounding).sum(1) + slope * xp.abs(centre - contour.centre),
+        error=grown * truncation
+        + (size * rounding).sum(1)
+        + slope * xp.abs(centre - contour.centre),
         error_slope=slope,
-        shift=8 * ULP * (counts @ xp.abs(step.mean) + xp.abs(contour.centre)),
-        log_error=8 * ULP * (1 + counts @ xp.abs(step.log_moment) + xp.abs(tilt * contour.centre)),
+        shift=shift_excess + 8 * ULP * (counts @ xp.abs(step.mean) + xp.abs(contour.centre)),
+        log_error=log_excess
+        + 8 * ULP * (1 + counts @ xp.abs(step.log_moment) + xp.abs(tilt * contour.centre)),
         smoothing=a,
     )
+
+
+def _band_limit(step: StepSpectrum, counts: Any, contour: Contour, last: Any) -> Any:
+    """Returns the smoothing a, its kappa, and a bound on what lies beyond the last frequency, [2] or scalar."""
+    if step.log_beyond is not None:  # it dies out by itself
+        return 0.0, 0.0, np.exp(counts @ step.log_beyond) / (np.pi * last)
+    z2 = xp.clip(-2 * xp.log(_BAND * contour.size * xp.pi * last), 9.0, 60.0)
+    a = z2 / (last * last)
+    kappa = 2 * xp.sqrt(2 * xp.pi * a) * xp.exp(a / 8) * xp.erf(xp.sqrt(a / 8))
+    beyond = 1 / z2 + np.array([0.0, 1.0]) * kappa / (2 * a)
+    return a, kappa, xp.exp(-z2 / 2) / (xp.pi * last) * beyond
 
 
 def integral(offset: xp.Array, spectrum: Spectrum) -> tuple[xp.Array, xp.Array]:
@@ -236,6 +254,28 @@ def integral(offset: xp.Array, spectrum: Spectrum) -> tuple[xp.Array, xp.Array]:
     return value.sum(1), step * (outer_index * value_im + inner_im).sum(1)
 
 
+class Law(NamedTuple):
+    """What the answer needs to know of the composed law beside its characteristic function.
+
+    moment: (tilt, side, row) -> log E e^(tilt L), rounded to one side (+1 or -1), of a row (0 is the upper law).
+    log_infinity: log of the delta of infinite losses, rounded up.
+    largest: an epsilon at which delta is that of the infinite losses alone.
+    """
+
+    moment: Any
+    log_infinity: Any
+    largest: Any
+
+
+def law_of(steps: Steps) -> Law:
+    """Returns the law of composed atoms."""
+    return Law(
+        lambda tilt, side, row: _log_moment(steps, row, tilt, side),
+        log_infinite_delta(steps),
+        _largest_epsilon(steps),
+    )
+
+
 class ChernoffTails(NamedTuple):
     """log P(L > y) <= log_right - right y, log P(L < y) <= log_left + left y, under the tilted law."""
 
@@ -243,11 +283,11 @@ class ChernoffTails(NamedTuple):
     log_left: xp.Array
 
 
-def chernoff_tails(steps: Steps, row: int, contour: Contour, a: xp.Array) -> ChernoffTails:
+def chernoff_tails(law: Law, row: int, contour: Contour, a: xp.Array) -> ChernoffTails:
     """Returns bounds on the tails of one row, the Gaussian of mu^2 = a included."""
 
     def moment(tilt: Any, side: float) -> Any:
-        return _log_moment(steps, row, tilt, side) + 0.5 * a * tilt * (1 + tilt)
+        return law.moment(tilt, side, row) + 0.5 * a * tilt * (1 + tilt)
 
     tilt = contour.tilt
     middle = moment(tilt, -1.0)
@@ -332,17 +372,17 @@ def answer(steps: Steps, query: Query, frequencies: int) -> tuple[Bounds, Contou
     """
     contour = choose_contour(steps, query)
     spectrum = spectrum_of(steps, contour, frequencies)
-    return bounds_on(steps, query, contour, spectrum), contour
+    return bounds_on(law_of(steps), query, contour, spectrum), contour
 
 
-def at_most(steps: Steps, query: Query, tilts: Any) -> float:
+def at_most(law: Law, query: Query, tilts: Any) -> float:
     """Returns Chernoff's bound from above on epsilon (or log delta), the least over the known tilts."""
-    infinite = log_infinite_delta(steps)
+    infinite = law.log_infinity
     if query.solve and not infinite < query.log_delta:
         return np.inf
     best = np.inf
     for tilt in tilts:
-        moment = _log_moment(steps, 0, tilt, 1.0)
+        moment = law.moment(tilt, 1.0, 0)
         if query.solve:
             room = query.log_delta + np.log1p(-np.exp(infinite - query.log_delta))
             found = renyi_epsilon(tilt, moment, room)
@@ -355,12 +395,12 @@ def at_most(steps: Steps, query: Query, tilts: Any) -> float:
     return float(max(best, 0.0) if query.solve else best)
 
 
-def bounds_on(steps: Steps, query: Query, contour: Contour, spectrum: Spectrum) -> Bounds:
+def bounds_on(law: Law, query: Query, contour: Contour, spectrum: Spectrum) -> Bounds:
     """Returns the certified bounds that one contour gives."""
-    tails = chernoff_tails(steps, 1, contour, spectrum.smoothing)
-    infinite = log_infinite_delta(steps)
+    tails = chernoff_tails(law, 1, contour, spectrum.smoothing)
+    infinite = law.log_infinity
     tilt = contour.tilt
-    moment = _log_moment(steps, 0, tilt, 1.0)
+    moment = law.moment(tilt, 1.0, 0)
 
     # epsilon: the finite part of delta may be as large as delta less the infinite part.
     share = xp.exp(xp.minimum(infinite - query.log_delta, 0.0))
@@ -408,7 +448,7 @@ def bounds_on(steps: Steps, query: Query, contour: Contour, spectrum: Spectrum) 
     turn = xp.where(near_zero, xp.zeros_like(rounds), xp.ones_like(rounds))
     first = (turn, start, -unknown, unknown, unknown, turn < 0)
     _, _, low, high, found, _ = xp.while_loop(going, step, first)
-    most = _largest_epsilon(steps)
+    most = law.largest
     slack = 8 * ULP * (1 + xp.abs(moment) + xp.abs(room)) / tilt
     upper = xp.least(
         _rounded_up(contour.centre + high[0] + spectrum.shift[0]),

@@ -21,7 +21,7 @@ import numpy as np
 
 from opake_jax._numerics import logsumexp
 from opake_jax.accounting._pairs import ULP
-from opake_jax.accounting._pld_fourier import answer, at_most, log_infinite_delta
+from opake_jax.accounting._pld_fourier import answer, at_most, law_of, log_infinite_delta
 from opake_jax.accounting._pld_tilt import COARSE, Query, Steps
 
 __all__ = ["epsilon_by_jumps", "has_jumps", "log_delta_by_jumps"]
@@ -137,7 +137,7 @@ def _bracket(
         return -math.inf, -math.inf  # no mass, no delta
     query = Query(-1.0, epsilon, False, 1.0)
     largest = float(np.max(part.loss[:, 0]))
-    most = at_most(part, query, _TILTS / largest)
+    most = at_most(law_of(part), query, _TILTS / largest)
     if most <= negligible:
         return -math.inf, most
     found, _ = answer(part, query, frequencies)

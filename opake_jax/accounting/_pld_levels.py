@@ -3,6 +3,7 @@
 Everything here is NumPy (`_numerics.xp`): nothing is compiled, and levels may differ in their sizes.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -11,9 +12,17 @@ import jax
 import numpy as np
 
 from opake_jax.accounting._pairs import MixturePair, Tails, dominating_pairs
-from opake_jax.accounting._pld_fourier import answer, at_most, bounds_on, compose, step_spectrum
+from opake_jax.accounting._pld_fourier import (
+    answer,
+    at_most,
+    bounds_on,
+    compose,
+    law_of,
+    step_spectrum,
+)
 from opake_jax.accounting._pld_jumps import epsilon_by_jumps, has_jumps, log_delta_by_jumps
 from opake_jax.accounting._pld_once import answer_once
+from opake_jax.accounting._pld_smooth import Smooth, is_reverse, smooth_of
 from opake_jax.accounting._pld_tilt import (
     Query,
     Steps,
@@ -30,6 +39,7 @@ __all__ = ["Problem"]
 # The last is fine enough for delta itself, to 1e-4, at 1e-50: the atoms' error is about (z times their distance)^2/12
 # of it, at z deviations.
 _LEVELS = ((1536, 3072), (3072, 9216), (8192, 27648), (16384, 110592))
+_SMOOTH = -1  # before the levels: the law itself, where it has a density
 # A direction that Chernoff's bound on so few atoms, at tilts about the other's, finds smaller than the other
 # for certain, is not asked further.
 _GLANCE, _TILTS = 192, np.geomspace(0.6, 1.6, 5)
@@ -64,7 +74,7 @@ class Problem:
             return 0.0, 0.0
         search = _Search(self, excess, 0.0, math.inf)
         tails = self._tails(log_delta)
-        level = 0
+        level = _SMOOTH
         while level < len(_LEVELS):
             search.look(level, tails, lambda size: Query(log_delta, 0.0, True, size))
             level = search.following(level)
@@ -82,8 +92,11 @@ class Problem:
 
         scale = _USUAL
         tails = self._tails(scale)
-        search.look(0, tails, query)
-        level = search.following(0)
+        search.look(_SMOOTH, tails, query)
+        level = search.following(_SMOOTH)
+        if level == 0:
+            search.look(0, tails, query)
+            level = search.following(0)
         if search.bounds()[0] < scale and level < len(
             _LEVELS
         ):  # a smaller delta needs longer tails
@@ -124,7 +137,7 @@ class Problem:
                 query = Query(log_delta, 0.0, True, 1.0)
                 for i in np.flatnonzero(open_):
                     once = few._replace(counts=few.counts * counts[i])
-                    open_[i] = at_most(once, query, tilts[i] * _TILTS) > lower[i]
+                    open_[i] = at_most(law_of(once), query, tilts[i] * _TILTS) > lower[i]
         for i in np.flatnonzero(counts > 0):
             if excess(lower[i], upper[i]) > 1:
                 each = Problem([(m, times * counts[i]) for m, times in self.parts])
@@ -158,6 +171,16 @@ class Problem:
         mass, loss, infinity = (np.stack(leaves) for leaves in zip(*kinds, strict=True))
         return Steps(mass, loss, infinity, self.counts)
 
+    @functools.cached_property
+    def reversible(self) -> bool:
+        """Whether the second direction's pairs are the first's, exchanged."""
+        return all(is_reverse(pairs[0], pairs[-1]) for pairs in self.pairs)
+
+    def smooth(self, direction: int, query: Query) -> Smooth | None:
+        """Returns the law itself in one direction; None where it is of no use."""
+        some = [pairs[min(direction, len(pairs) - 1)] for pairs in self.pairs]
+        return smooth_of(some, self.counts, query)
+
     def _tails(self, log_delta: float) -> Tails:
         high, low = relative_tails(min(log_delta, -1.0), self.count)
         return Tails(float(high), float(low))
@@ -180,6 +203,8 @@ class _Search:
         excess = self.excess(*self.bounds())
         if excess <= 1:
             return len(_LEVELS)
+        if level == _SMOOTH:
+            return 0
         for finer in range(level + 1, len(_LEVELS)):
             if excess * _FINER[level] <= _FINER[finer]:
                 return finer
@@ -205,21 +230,32 @@ class _Search:
 
     def look(self, level: int, tails: Tails, query: Callable[[float], Query]) -> None:
         """Asks at one level, leaving out the directions that are smaller for certain."""
-        atoms, frequencies = _LEVELS[level]
-        tilt = None
+        tilt: Any = None
+        smooth: Smooth | None = None
         for d in range(self.problem.directions):
             if not self.upper[d] > max(self.lower):
                 continue
-            if tilt is not None and level == 0:
-                few = self.problem.steps(d, tails, _GLANCE)
-                most = at_most(few, query(1.0), tilt * _TILTS)
+            if tilt is not None and level <= 0:
+                if smooth is not None and self.problem.reversible:
+                    law = smooth.reverse_law()
+                else:
+                    law = law_of(self.problem.steps(d, tails, _GLANCE))
+                most = at_most(law, query(1.0), tilt * _TILTS)
                 if most <= max(self.lower):
                     self.upper[d] = min(self.upper[d], most)
                     continue
-            steps = self.problem.steps(d, tails, atoms)
-            if self.problem.count == 1:
-                bounds = answer_once(steps, query(1.0))
+            if level == _SMOOTH:
+                smooth = self.problem.smooth(d, query(1.0))
+                found = None if smooth is None else smooth.answer(query(1.0))
+                if smooth is None or found is None:
+                    return
+                bounds, contour = found
+                tilt = contour.tilt
+            elif self.problem.count == 1:
+                bounds = answer_once(self.problem.steps(d, tails, _LEVELS[level][0]), query(1.0))
             else:
+                atoms, frequencies = _LEVELS[level]
+                steps = self.problem.steps(d, tails, atoms)
                 bounds, contour = answer(steps, query(self.sizes[d]), frequencies)
                 tilt = contour.tilt
             self.lower[d] = max(self.lower[d], float(bounds.lower))
@@ -249,6 +285,6 @@ def _together(steps: Steps, counts: np.ndarray, log_delta: float) -> tuple[Any, 
     for i, count in enumerate(counts):
         repeated = steps._replace(counts=steps.counts * count)
         contour = follow_contour(first, repeated, query)
-        found = bounds_on(repeated, query, contour, compose(step, repeated.counts, contour))
+        found = bounds_on(law_of(repeated), query, contour, compose(step, repeated.counts, contour))
         lower[i], upper[i] = found.lower, found.upper
     return lower, upper, first.tilt

@@ -21,6 +21,7 @@ __all__ = [
     "Rough",
     "Steps",
     "choose_contour",
+    "contour_on",
     "expected_size",
     "follow_contour",
     "log_peak",
@@ -28,6 +29,7 @@ __all__ = [
     "relative_tails",
     "renyi_epsilon",
     "rough_log_delta",
+    "rough_of",
     "roughen",
     "window_ends",
 ]
@@ -41,7 +43,8 @@ _HIGH, _LOW = 1e-7, 1e-8
 
 
 # Tilts that are tried, times the spread. Low ones: a rare heavy tail takes over at a small tilt.
-_TILTS = 1e-7, 3e3
+_GRID = np.geomspace(1e-7, 3e3, 80)
+_EXTRA = np.geomspace(0.5, 60.0, 20)  # more than the tilt, over the spread: for Chernoff's bounds
 
 
 class Steps(NamedTuple):
@@ -127,13 +130,16 @@ def roughen(steps: Steps) -> Rough:
     weight = xp.exp(mass - top)
     total = weight.sum(2)
     mean = (weight * loss).sum(2) / xp.where(total > 0, total, 1.0)
-    p = total * xp.exp(top[:, :, 0])
-    middle = (p * mean).sum(1, keepdims=True)
-    variance = (p * (mean - middle) ** 2).sum(1) @ steps.counts
-    floor = 1e-5 * ((p * xp.abs(mean)).sum(1) @ steps.counts)
-    return Rough(
-        xp.log(total) + top[:, :, 0], mean, steps.counts, xp.sqrt(variance + floor * floor)
-    )
+    return rough_of(xp.log(total) + top[:, :, 0], mean, steps.counts)
+
+
+def rough_of(log_mass: xp.Array, loss: xp.Array, counts: xp.Array) -> Rough:
+    """Returns groups of atoms, [R, groups], with the spread of the composition."""
+    p = xp.exp(log_mass)
+    middle = (p * loss).sum(1, keepdims=True)
+    variance = (p * (loss - middle) ** 2).sum(1) @ counts
+    floor = 1e-5 * ((p * xp.abs(loss)).sum(1) @ counts)
+    return Rough(log_mass, loss, counts, xp.sqrt(variance + floor * floor))
 
 
 def renyi_epsilon(tilt: Any, cumulant: Any, log_delta: Any) -> Any:
@@ -150,7 +156,9 @@ def log_peak(tilt: Any) -> Any:
     return -tilt * xp.log1p(1 / tilt) - xp.log1p(tilt)
 
 
-def pick_tilt(rough: Rough, goal: Callable[..., Any]) -> tuple[Any, Any, Any, Any]:
+def pick_tilt(
+    rough: Rough, goal: Callable[..., Any], most: float = math.inf
+) -> tuple[Any, Any, Any, Any]:
     """Returns (tilt, K, K', goal) for the *last* tilt of a grid whose tilted mean is still left of its goal.
 
     `goal(tilts, K, K'')` is the epsilon that the saddle point, or Chernoff, gives at a tilt. The last one, because
@@ -167,7 +175,7 @@ def pick_tilt(rough: Rough, goal: Callable[..., Any]) -> tuple[Any, Any, Any, An
         index = xp.clip(good.sum().astype(xp.int32) - 1, 0, tilts.shape[0] - 2)
         return index, (value, mean, goals)
 
-    grid = np.geomspace(_TILTS[0], _TILTS[1], 80) / rough.spread
+    grid = xp.minimum(_GRID / rough.spread, most)
     index, _ = pick(grid)
     fine = grid[index] * (grid[index + 1] / grid[index]) ** xp.linspace(0.0, 1.0, 16)
     index, (values, means, goals) = pick(fine)
@@ -175,23 +183,38 @@ def pick_tilt(rough: Rough, goal: Callable[..., Any]) -> tuple[Any, Any, Any, An
 
 
 def window_ends(
-    rough: Rough, tilt: Any, spread: Any, value: Any, log_alias: Any
+    rough: Rough,
+    tilt: Any,
+    spread: Any,
+    value: Any,
+    log_alias: Any,
+    known: tuple[float, float] = (-math.inf, math.inf),
 ) -> tuple[Any, Any, Any, Any]:
     """Returns (right, left) ends beyond which the tilted law has less than e^log_alias, and their extra tilts."""
-    extra = xp.asarray(np.geomspace(0.5, 60.0, 20)) / spread
-    both, _, _ = rough.cumulants(xp.concatenate([tilt + extra, tilt - extra]))
-    rights = (both[:20] - value - log_alias) / extra
-    lefts = -(both[20:] - value - log_alias) / extra
+    more = xp.minimum(_EXTRA / spread, known[1] - tilt)
+    less = xp.minimum(_EXTRA / spread, tilt - known[0])
+    both, _, _ = rough.cumulants(xp.concatenate([tilt + more, tilt - less]))
+    rights = (both[: len(_EXTRA)] - value - log_alias) / more
+    lefts = -(both[len(_EXTRA) :] - value - log_alias) / less
     right, left = rights.min(), lefts.max()
     # (argmin lowers to 32-bit constants in a program whose x64 flag is off.)
-    right_tilt = xp.max(xp.where(rights <= right, extra, 0.0))
-    left_tilt = xp.max(xp.where(lefts >= left, extra, 0.0))
+    right_tilt = xp.max(xp.where(rights <= right, more, 0.0))
+    left_tilt = xp.max(xp.where(lefts >= left, less, 0.0))
     return right, left, right_tilt, left_tilt
 
 
 def choose_contour(steps: Steps, query: Query) -> Contour:
     """Returns the contour for a query about delta: tilt > 0."""
-    rough = roughen(steps)
+    return contour_on(roughen(steps), query)
+
+
+def contour_on(
+    rough: Rough,
+    query: Query,
+    most: float = math.inf,
+    known: tuple[float, float] = (-math.inf, math.inf),
+) -> Contour:
+    """Returns the contour: its tilt is at most `most`, and only tilts between those of `known` are looked at."""
     log_delta, solve = query.log_delta, query.solve
 
     def goal(tilts: Any, value: Any, variance: Any) -> Any:
@@ -200,12 +223,12 @@ def choose_contour(steps: Steps, query: Query) -> Contour:
         found = xp.minimum(renyi_epsilon(tilts, value, log_delta), saddle)
         return xp.where(solve, found, query.epsilon)
 
-    tilt, value, mean, end = pick_tilt(rough, goal)
+    tilt, value, mean, end = pick_tilt(rough, goal, most)
     spread = rough.spread_at(tilt)
     size = expected_size(tilt, spread) * query.size
     log_alias = xp.log(ALIAS * size)
     centre = _centre(query, tilt, value, mean, spread, size, end)
-    right, left, right_tilt, left_tilt = window_ends(rough, tilt, spread, value, log_alias)
+    right, left, right_tilt, left_tilt = window_ends(rough, tilt, spread, value, log_alias, known)
     reach = xp.maximum(right - centre, centre - left - log_alias / tilt)
     return Contour(tilt, spread, 1.03 * reach, centre, size, right_tilt, left_tilt)
 

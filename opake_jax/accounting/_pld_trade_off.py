@@ -27,7 +27,7 @@ from opake_jax.accounting._pld_fourier import (
     chernoff_tails,
     evaluate,
     integral,
-    log_infinite_delta,
+    law_of,
     spectrum_of,
 )
 from opake_jax.accounting._pld_tilt import (
@@ -133,9 +133,10 @@ def _look(
     line = _line(steps, log_alpha, points, search)
     contour, sign = line
     spectrum = spectrum_of(steps, contour, frequencies, sign)
-    tails = [chernoff_tails(steps, row, contour, spectrum.smoothing) for row in (0, 1)]
+    law = law_of(steps)
+    tails = [chernoff_tails(law, row, contour, spectrum.smoothing) for row in (0, 1)]
     lowest = jax.tree.map(lambda a, b: xp.where(sign < 0, a, b), *tails)
-    infinite = log_infinite_delta(steps)
+    infinite = law.log_infinity
     over, missing = _excess(steps)
 
     def alias(epsilon: Any) -> xp.Array:
