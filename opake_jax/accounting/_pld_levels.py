@@ -13,6 +13,7 @@ import numpy as np
 
 from opake_jax.accounting._pairs import MixturePair, Tails, dominating_pairs
 from opake_jax.accounting._pld_fourier import (
+    Bounds,
     answer,
     at_most,
     bounds_on,
@@ -22,7 +23,7 @@ from opake_jax.accounting._pld_fourier import (
 )
 from opake_jax.accounting._pld_jumps import epsilon_by_jumps, has_jumps, log_delta_by_jumps
 from opake_jax.accounting._pld_once import answer_once
-from opake_jax.accounting._pld_smooth import Smooth, is_reverse, smooth_of
+from opake_jax.accounting._pld_smooth import Smooth, smooth_of
 from opake_jax.accounting._pld_tilt import (
     Query,
     Steps,
@@ -30,8 +31,10 @@ from opake_jax.accounting._pld_tilt import (
     follow_contour,
     relative_tails,
     rough_log_delta,
+    roughen,
 )
 from opake_jax.accounting._pld_trade_off import beta_bounds
+from opake_jax.accounting._smooth_lines import is_reverse
 
 __all__ = ["Problem"]
 
@@ -47,8 +50,9 @@ _GLANCE, _TILTS = 192, np.geomspace(0.6, 1.6, 5)
 _USUAL = -20.0
 
 # A trajectory's counts share tilt and window in groups of so many, the smallest at least this share of the
-# largest: the best tilt falls like the root of the count, and 15 % off it costs nothing visible.
-_GROUP, _RATIO = 8, 0.7
+# largest. The best tilt falls like the root of the count: for atoms 15 % off it cost nothing visible; where the law
+# itself is inverted there are digits to spare.
+_NARROW, _WIDE = (8, 0.7), (64, 0.3)
 
 # How much tighter than the first each level is, about: atoms err by 1/M^2, the band limit by 1/N^2.
 _FINER = (1.0, 5.0, 35.0, 120.0)
@@ -126,24 +130,44 @@ class Problem:
         tails = many._tails(log_delta)
         open_ = counts > 0
         for d in range(self.directions):
-            steps = self.steps(d, tails, _LEVELS[0][0])
-            tilts = np.zeros(counts.shape)
-            for group in _neighbours(np.where(open_, counts, 0)):
-                low, up, tilts[group] = _together(steps, counts[group], log_delta)
+            for group in _neighbours(np.where(open_, counts, 0), _WIDE):
+                low, up, other = self._group(d, counts[group], log_delta, tails)
                 lower[group] = np.maximum(lower[group], low)
                 upper[group] = np.maximum(upper[group], up)
-            if d + 1 < self.directions:  # which counts need the other direction, too?
-                few = self.steps(d + 1, tails, _GLANCE)
-                query = Query(log_delta, 0.0, True, 1.0)
-                for i in np.flatnonzero(open_):
-                    once = few._replace(counts=few.counts * counts[i])
-                    open_[i] = at_most(law_of(once), query, tilts[i] * _TILTS) > lower[i]
+                open_[group] = other > lower[group]
         for i in np.flatnonzero(counts > 0):
             if excess(lower[i], upper[i]) > 1:
                 each = Problem([(m, times * counts[i]) for m, times in self.parts])
-                low, up = each.epsilon(log_delta, excess)
-                lower[i], upper[i] = max(lower[i], low), min(upper[i], up)
+                ends = each.epsilon(log_delta, excess)
+                lower[i], upper[i] = max(lower[i], ends[0]), min(upper[i], ends[1])
         return lower, upper
+
+    def _group(
+        self, direction: int, counts: np.ndarray, log_delta: float, tails: Tails
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns (lower, upper) around epsilon for falling counts, and above it in the other direction."""
+        query = Query(log_delta, 0.0, True, 1.0)
+        fewest = Problem([(m, times * counts[-1]) for m, times in self.parts])
+        smooth = fewest.smooth(direction, query)
+        found = None if smooth is None else smooth.together(counts / counts[-1], query)
+        if smooth is not None and found is not None:
+            low, up = (
+                np.array([float(getattr(b, end)) for b in found]) for end in Bounds._fields[:2]
+            )
+            if not self.reversible:
+                return low, up, np.full(len(counts), np.inf)
+            tilts = smooth.most * np.geomspace(0.1, 1.0, 12)
+            laws = [smooth.repeated(t).reverse_law() for t in counts / counts[-1]]
+            return low, up, np.array([at_most(law, query, tilts) for law in laws])
+        low, up, other = np.zeros(len(counts)), np.zeros(len(counts)), np.full(len(counts), np.inf)
+        steps = self.steps(direction, tails, _LEVELS[0][0])
+        few = self.steps(min(direction + 1, self.directions - 1), tails, _GLANCE)
+        for group in _neighbours(counts, _NARROW):
+            low[group], up[group], tilt = _together(steps, counts[group], log_delta)
+            for i in group:
+                law = law_of(few._replace(counts=few.counts * counts[i]))
+                other[i] = at_most(law, query, tilt * _TILTS)
+        return low, up, other
 
     def beta(self, alpha: float, excess: Excess) -> tuple[float, float]:
         """Returns (lower, upper) around the symmetrised trade-off function at alpha in (0, 1)."""
@@ -264,12 +288,13 @@ class _Search:
             self.sizes[d] = min(max(0.1 * size, 1e-9), 1.0) if math.isfinite(size) else 1.0
 
 
-def _neighbours(counts: np.ndarray) -> list[np.ndarray]:
-    """Returns groups of positions, the largest count first, whose counts are close enough for one contour."""
+def _neighbours(counts: np.ndarray, limits: tuple[int, float]) -> list[np.ndarray]:
+    """Returns groups of positions, the largest count first: so many, and no count below that share of the first."""
+    most, ratio = limits
     order = [i for i in np.argsort(-counts, kind="stable") if counts[i] > 0]
     groups: list[list[int]] = []
     for i in order:
-        if groups and len(groups[-1]) < _GROUP and counts[i] >= _RATIO * counts[groups[-1][0]]:
+        if groups and len(groups[-1]) < most and counts[i] >= ratio * counts[groups[-1][0]]:
             groups[-1].append(i)
         else:
             groups.append([i])
@@ -284,7 +309,7 @@ def _together(steps: Steps, counts: np.ndarray, log_delta: float) -> tuple[Any, 
     lower, upper = np.zeros(len(counts)), np.zeros(len(counts))
     for i, count in enumerate(counts):
         repeated = steps._replace(counts=steps.counts * count)
-        contour = follow_contour(first, repeated, query)
+        contour = follow_contour(first, roughen(repeated), query)
         found = bounds_on(law_of(repeated), query, contour, compose(step, repeated.counts, contour))
         lower[i], upper[i] = found.lower, found.upper
     return lower, upper, first.tilt

@@ -241,9 +241,8 @@ def _centre(
     return xp.where(query.solve, xp.clip(solved, mean - spread, end), query.epsilon)
 
 
-def follow_contour(contour: Contour, steps: Steps, query: Query) -> Contour:
+def follow_contour(contour: Contour, rough: Rough, query: Query) -> Contour:
     """Returns the contour of fewer repetitions of the same steps, at the tilt and window of more."""
-    rough = roughen(steps)
     value, mean, _ = (found[0] for found in rough.cumulants(contour.tilt[None]))
     spread = rough.spread_at(contour.tilt)
     size = expected_size(contour.tilt, spread) * query.size
