@@ -188,11 +188,12 @@ def most_tilt(kinds: list[list[Branch]], counts: np.ndarray, query: Query) -> fl
             each = change @ np.exp(np.outer(means, means) / branch.sigma**2) @ change
             variance += count * math.exp(branch.log_weight) * float(each)
     small = -query.log_delta if query.solve else 50.0
-    tilt = math.inf
-    if not heavy and 0 < variance < math.inf:
+    smooth = math.inf
+    if 0 < variance < math.inf:
         spread = math.sqrt(variance)
         far = math.sqrt(2 * small + 10) / spread if query.solve else query.epsilon / variance
-        tilt = 1.3 * far + 4 / spread
+        smooth = 1.3 * far + 4 / spread
+    steep = math.inf
     for kind, count in zip(kinds, counts, strict=True):
         for branch in kind:
             reach = branch.reach_q if branch.back else branch.reach_p
@@ -203,8 +204,8 @@ def most_tilt(kinds: list[list[Branch]], counts: np.ndarray, query: Query) -> fl
             a = reach * reach / (2 * branch.sigma**2)
             room = 4 * a * (max(small - math.log(count), 0.0) + 10)
             turn = (a - top + math.sqrt((a - top) ** 2 + room)) / (2 * a) - 1
-            tilt = min(tilt, max(turn, 0.0))
-    return tilt
+            steep = min(steep, max(turn, 0.0))
+    return steep if heavy and steep < math.inf else min(smooth, steep)
 
 
 def line_of(branch: Branch, low: float, high: float, step: float) -> Line:
