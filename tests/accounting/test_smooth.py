@@ -152,7 +152,7 @@ def test_what_bounds_the_modulus_bounds_it_for_all_frequencies_above(name, tilt)
         total = lines.moment_of([branch], [line], tilt)
         (cells,) = smooth._cells_of([branch], [line], total, tilt)
         scale = 1 / np.sqrt(np.var(line.loss[cells.mass > 0.05]) + 1e-12)
-        at = scale * np.array([0.3, 1.0, 3.0, 12.0])
+        at = scale * np.array([0.3, 1.0, 3.0, 20.0])
         bounds = np.exp(smooth._log_beyond([cells], at))
     factors = np.array([1.0, 1.1, 1.5, 2.0, 5.7])
     for w, bound in zip(at, bounds, strict=True):
