@@ -197,18 +197,21 @@ def loop(count: Any, body: Callable[[Any, Any], Any], state: Any) -> Any:
     """Returns the state after body(i, state) for i = 0..count-1."""
     if _any_leaf((count, state)):
         return jax.lax.fori_loop(0, count, body, state)
+    start = state
     for i in range(int(count)):
         state = body(i, state)
+        if _any_leaf(state):  # the body knows a tracer
+            return jax.lax.fori_loop(0, int(count), body, start)
     return state
 
 
 def while_loop(going: Callable[[Any], Any], body: Callable[[Any], Any], state: Any) -> Any:
     """Returns the first state of state, body(state), ... at which `going` is False."""
-    if _any_leaf(state):
-        return jax.lax.while_loop(going, body, state)
-    while going(state):
-        state = body(state)
-    return state
+    while not _any_leaf((state, test := going(state))):
+        if not test:
+            return state
+        state = body(state)  # which may know a tracer
+    return jax.lax.while_loop(going, body, state)
 
 
 def cond(test: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
@@ -229,7 +232,10 @@ def scan(body: Callable[[Any, Any], Any], state: Any, rows: Any) -> tuple[Any, A
         return jax.lax.scan(body, state, rows)
     outputs = []
     for row in zip(*jax.tree.leaves(rows), strict=True):
-        state, output = body(state, jax.tree.unflatten(jax.tree.structure(rows), row))
+        following, output = body(state, jax.tree.unflatten(jax.tree.structure(rows), row))
+        if _any_leaf((following, output)):  # the body knows a tracer
+            return jax.lax.scan(body, state, rows)
+        state = following
         outputs.append(output)
     return state, jax.tree.map(lambda *leaves: np.stack(leaves), *outputs)
 

@@ -1,7 +1,6 @@
 """A release of which only (epsilon, delta) is known, and the two ends: everything, nothing."""
 
 import dataclasses
-import math
 from typing import Any
 
 import jax
@@ -9,6 +8,7 @@ import jax
 from opake_jax._checks import check_real, is_traced
 from opake_jax._numerics import xp
 from opake_jax.accounting._discrete import Law, repeated_response
+from opake_jax.accounting._evaluate import quietly
 from opake_jax.accounting._pairs import DiscretePair, dominating_pairs
 from opake_jax.accounting._process import Mechanism
 from opake_jax.accounting._relations import check_relation
@@ -47,12 +47,13 @@ class EpsDelta(Mechanism):
 
     def grouped(self, size: int) -> "EpsDelta":
         """Returns (k epsilon, delta (e^(k epsilon) - 1)/(e^epsilon - 1)) for a group of k."""
-        growth = sum(self._power(i) for i in range(size))
-        return EpsDelta(size * self.epsilon, self.delta * growth, self.relation)
-
-    def _power(self, k: int) -> Any:
-        """Returns e^(k epsilon)."""
-        return xp.exp(k * self.epsilon) if is_traced(self.epsilon) else math.exp(k * self.epsilon)
+        some = self.epsilon > 0
+        one = xp.where(some, self.epsilon, 1.0)
+        slack = 1e-5 if is_traced(self.epsilon) or is_traced(self.delta) else 1e-15
+        with quietly():  # a large group: inf, and delta 1
+            growth = xp.where(some, xp.expm1(size * one) / xp.expm1(one), size) * (1 + slack)
+            delta = xp.where(self.delta == 0, 0.0, xp.minimum(self.delta * growth, 1.0))
+        return EpsDelta(size * self.epsilon, delta, self.relation)
 
     def renyi(self, orders: Any) -> Any:
         """Returns log(p^a (1-p)^(1-a) + (1-p)^a p^(1-a))/(a-1), p = 1/(1+e^-epsilon); inf if delta > 0."""

@@ -16,7 +16,7 @@ from opake_jax.accounting._renyi import divergence, mixture_excess
 from opake_jax.accounting._sampled_pairs import sampled_pairs
 from opake_jax.types import NeighboringRelation
 
-__all__ = ["ParallelPoisson", "parallel_poisson"]
+__all__ = ["ParallelPoisson", "check_appearances", "parallel_poisson"]
 
 # Each worker adds a component to the mixture, which costs time and memory, not accuracy.
 _MOST_WORKERS = 128
@@ -63,7 +63,17 @@ class ParallelPoisson(Mechanism):
         """Returns how often any of a group's units is drawn: Bin(num_workers * size, q) times."""
         if self.relation is NeighboringRelation.REPLACE_ONE:
             return super().grouped(size)
+        check_appearances(self.num_workers * size, f"group_size={size}")
         return dataclasses.replace(self, num_workers=self.num_workers * size)
+
+
+def check_appearances(most: int, asked: str) -> None:
+    """Raises if a unit, or a group of them, could be drawn more often in one step than is computed."""
+    if most > _MOST_WORKERS:
+        raise ValueError(
+            f"{asked}: in one step up to {most} units could be drawn, more than the {_MOST_WORKERS} that are "
+            "computed. Take the group's units as one privacy unit, and sample that"
+        )
 
 
 def _appearances(rate: Any, workers: int) -> xp.Array:

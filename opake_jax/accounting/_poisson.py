@@ -11,7 +11,7 @@ from opake_jax.accounting._gaussian import Gaussian
 from opake_jax.accounting._gaussian_pairs import GaussianMixturePair
 from opake_jax.accounting._inner import check_inner, check_relation_of
 from opake_jax.accounting._pairs import dominating_pairs
-from opake_jax.accounting._parallel_poisson import ParallelPoisson
+from opake_jax.accounting._parallel_poisson import ParallelPoisson, check_appearances
 from opake_jax.accounting._process import Mechanism
 from opake_jax.accounting._renyi import divergence, sampled_excess
 from opake_jax.accounting._sampled_pairs import sampled_pairs
@@ -55,6 +55,7 @@ class Poisson(Mechanism):
         """Returns how often any of a group's units is drawn: Bin(size, q) times."""
         if self.relation is NeighboringRelation.REPLACE_ONE:
             return super().grouped(size)
+        check_appearances(size, f"group_size={size}")
         return ParallelPoisson(self.inner, self.sample_rate, size, self.relation)
 
 

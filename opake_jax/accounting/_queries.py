@@ -305,7 +305,7 @@ def _beta(parts: Any, alpha: Any, accountant: Any) -> Bounds:
             )
         else:
             lower, upper = accountant.beta_bounds(parts, alpha)
-        valid = _traced_validity(parts)
+        valid = _traced_validity(parts) & (alpha >= 0) & (alpha <= 1)
         return jnp.where(valid, lower, 0.0), jnp.where(valid, upper, 1.0)
     known = _concrete(parts)
     if alpha == 1 or known.infinite_mass == 1:
@@ -394,6 +394,11 @@ class _Known(NamedTuple):
 def _concrete(parts: Any) -> _Known:
     kept, squared_mu, largest, log_rest = [], 0.0, 0.0, 0.0
     for mechanism, count in parts:
+        if not (count >= 0 and math.floor(count) == count and mechanism.is_valid()):
+            raise ValueError(
+                f"{mechanism.name}: a number lies outside the range that its factory allows, in {mechanism!r}, "
+                f"{count} times; was the process changed past its factory?"
+            )
         square = mechanism.squared_mu()
         if count == 0 or square == 0:
             continue

@@ -2,6 +2,7 @@
 
 import math
 
+import jax
 import numpy as np
 import pytest
 
@@ -138,3 +139,82 @@ def test_a_cap_that_is_never_reached_is_no_cap():
         capped = poisson(STEP, 0.1, truncated_batch_size=cap, dataset_size=100) * 10
         plain = poisson(STEP, 0.1) * 10
         assert capped.epsilon_at(1e-5) == pytest.approx(plain.epsilon_at(1e-5), rel=1e-4)
+
+
+MADE = {
+    "gaussian": gaussian(1.0),
+    "laplace": acc.laplace(1.0),
+    "poisson": poisson(STEP, 0.1),
+    "truncated": poisson(STEP, 0.1, **CAPPED),
+    "parallel": acc.parallel_poisson(STEP, 0.1, 2),
+    "fixed size": acc.fixed_size(STEP, batch_size=10, dataset_size=100),
+    "adaclip": acc.adaclip(1.0, 5.0),
+    "eps_delta": acc.eps_delta(1.0, 1e-6),
+    "mixture": acc.mixture_of_gaussians(1.0, [1.0], [0.1]),
+    "composition": poisson(STEP, 0.1) * 3,
+}
+
+
+@pytest.mark.parametrize("bad", [NAN, -1.0])
+@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("ask", [lambda p: p.epsilon_at(1e-5), lambda p: p.delta_at(1.0)])
+def test_a_number_changed_past_its_factory_is_refused(name, bad, ask):
+    """`dataclasses.replace` and `jax.tree.map` check nothing; a question does, leaf by leaf."""
+    leaves, tree = jax.tree.flatten(MADE[name])
+    for i in range(len(leaves)):
+        changed = jax.tree.unflatten(tree, [*leaves[:i], bad, *leaves[i + 1 :]])
+        with pytest.raises(ValueError, match="range"):
+            ask(changed)
+
+
+@pytest.mark.parametrize("step", [poisson(STEP, 0.1), acc.parallel_poisson(STEP, 0.1, 64)])
+def test_a_group_too_large_to_compute_is_refused_at_once(step):
+    with pytest.raises(ValueError, match="group_size"):
+        step.epsilon_at(1e-5, group_size=10**6)
+
+
+def test_a_group_of_any_size_of_pure_and_approximate_mechanisms():
+    # delta (e^(k epsilon) - 1)/(e^epsilon - 1) = 1e-9 (1 + e^(1/2) + e)
+    step = acc.eps_delta(0.5, 1e-9)
+    assert 5.367003e-9 < step.delta_at(1.5, group_size=3) < 5.367004e-9
+    assert step.epsilon_at(1e-5, group_size=10**9) == INF
+    assert acc.eps_delta(0.5).epsilon_at(1e-5, group_size=10**9) <= 5e8 * (1 + 1e-12)
+    assert acc.eps_delta(0.0, 1e-9).delta_at(0.0, group_size=3) <= 3e-9 * (1 + 1e-12)
+
+
+ASKED = {
+    "epsilon": lambda p, **how: p.epsilon_at(1e-5, **how),
+    "delta": lambda p, **how: p.delta_at(0.5, **how),
+    "beta": lambda p, **how: p.beta_at(0.1, **how),
+    "trajectory": lambda p, **how: acc.epsilon_trajectory(p, [1, 3], 1e-5, **how)[-1],
+}
+TRACED = {
+    "noise": (lambda v: poisson(gaussian(v), 0.1) * 20, 1.0),
+    "rate": (lambda v: poisson(STEP, v) * 20, 0.1),
+    "count": (lambda v: poisson(STEP, 0.1) * v, 20.0),
+}
+
+
+SLOW = [("PLD", "beta", "rate"), ("RDP", "delta", "noise"), ("RDP", "trajectory", "count")]
+
+
+@pytest.mark.parametrize(
+    ("accountant", "question", "which"),
+    [("RDP", "epsilon", "rate"), *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)],
+)
+def test_one_traced_number_among_known_ones_is_answered(accountant, question, which):
+    """Under jit with all else concrete: close to the answer outside, on its private side (float32)."""
+    make, value = TRACED[which]
+    how = {"accountant": getattr(acc, accountant)()}
+    known = float(ASKED[question](make(value), **how))
+    ask = jax.jit(lambda v: ASKED[question](make(v), **how))
+    found = float(ask(value))
+    assert found == pytest.approx(known, rel=2e-3)
+    assert (found <= known * (1 + 1e-4)) if question == "beta" else (found >= known * (1 - 1e-4))
+    worst = {"epsilon": INF, "delta": 1.0, "beta": 0.0, "trajectory": INF}[question]
+    assert float(ask(-value)) == worst
+
+
+def test_a_traced_false_positive_rate_outside_0_to_1_has_no_beta():
+    ask = jax.jit(lambda a: (STEP * 3).beta_at(a))
+    assert [float(ask(a)) for a in (-1.0, 1.5, NAN)] == [0.0, 0.0, 0.0]
