@@ -125,7 +125,9 @@ class ClippedSum:
         """Returns a boolean scalar: False if something changed this value since it was made."""
         expected = _check_leaf(self.tree, self.sensitivity, self.groups)
         close = jnp.abs(self.check - expected) <= _CHECK_TOLERANCE * expected
-        return jnp.all(close) & jnp.all(self.sensitivity > 0) & (self.denominator > 0)
+        low, high = _SENSITIVITY_RANGE
+        bounds = (self.sensitivity >= low) & (self.sensitivity <= high)
+        return jnp.all(close) & jnp.all(bounds) & (self.denominator > 0)
 
     def __add__(self, other: Any) -> "ClippedSum":
         """Returns the sum of two parts of *one* draw: trees add, the larger sensitivity stays.
@@ -139,6 +141,11 @@ class ClippedSum:
             raise ValueError("only parts of one draw add up: groups or lift differ")
         if (self.shares is None) != (other.shares is None):
             raise ValueError("only parts of one draw add up: one has shares, the other has none")
+        shapes = [jax.tree.map(jnp.shape, x.tree) for x in (self, other)]
+        if shapes[0] != shapes[1]:
+            raise ValueError(
+                f"only parts of one draw add up: their leaves have shapes {shapes[0]} and {shapes[1]}"
+            )
         equal = self.denominator == other.denominator
         if not is_traced(equal) and not bool(equal):
             raise ValueError(

@@ -62,6 +62,11 @@ def test_sum_of_groups_takes_each_groups_larger_sensitivity():
         (make(1, denominator=16.0), "denominators differ"),
         (make(1, lift=jnp.negative), "groups or lift differ"),
         (grouped(1), "groups or lift differ"),
+        (
+            ClippedSum(jax.tree.map(lambda x: x.reshape(1, *x.shape), make(1).tree), 1.0, 8.0),
+            "shapes",
+        ),
+        (ClippedSum(jax.tree.map(lambda x: x.ravel()[:1], make(1).tree), 1.0, 8.0), "shapes"),
     ],
 )
 def test_parts_of_different_draws_do_not_add(other, message):

@@ -16,7 +16,7 @@ from opake_jax.clipping._options import Options, Spec
 from opake_jax.clipping._partition import Partition, partition
 from opake_jax.clipping._problem import Engine
 from opake_jax.clipping._projection import Projection
-from opake_jax.clipping._rules import AutoS, Fixed, PerGroup, Rule, check_clipping_norm
+from opake_jax.clipping._rules import AutoS, Fixed, PerGroup, Rule, check_clipping_norm, known_range
 from opake_jax.clipping._run import PrivateAux, leaf_groups, run
 from opake_jax.types import ClippedSum, PyTree
 
@@ -68,7 +68,7 @@ class GradFn:
         _check_key(self.spec, key)
         parts = partition(params, options.trainable)
         norms = limit.norms if isinstance(limit, PerGroup) else (limit,)
-        limits = jnp.stack([jnp.asarray(norm, jnp.float32) for norm in norms])
+        limits = known_range(jnp.stack([jnp.asarray(norm, jnp.float32) for norm in norms]))
         tree, private_aux = self._program(parts)(params, batch, mask, key, limits, None)
         return self._clipped_sum(tree, limits, parts), private_aux
 
@@ -121,7 +121,7 @@ def clipped_grad(
 
     Args:
       loss_fn: `(params, example) -> scalar` or `(params, example, key) -> scalar`, for one example without batch axis.
-      clipping_norm: positive finite scalar, may be traced: bound on the L2 norm of one unit's contribution. Or `per_group(...)`.
+      clipping_norm: scalar in [1e-8, 1e18], may be traced: bound on the L2 norm of one unit's contribution. Or `per_group(...)`.
       engine: how it is computed; the result does not depend on it, up to rounding.
       has_aux: the loss returns `(scalar, aux)`; aux comes back per example, as private data.
       denominator: public positive number that the noisy sum will be divided by: the *expected* batch size.
@@ -190,7 +190,7 @@ def auto_clipped_grad(
 
     Args:
       loss_fn: as for `clipped_grad`.
-      clipping_norm: positive finite scalar, may be traced: bound on the norm of one unit's contribution. Or `per_group(...)`.
+      clipping_norm: scalar in [1e-8, 1e18], may be traced: bound on the norm of one unit's contribution. Or `per_group(...)`.
       stability: gamma > 0, in units of the gradient norm. Small gradients keep part of their size.
       **options: as for `clipped_grad`.
 

@@ -23,6 +23,7 @@ __all__ = [
     "check_engine",
     "cleaned",
     "contract",
+    "settled",
     "squared_norm",
     "weigh",
     "weighted_sum",
@@ -94,6 +95,26 @@ def check_engine(engine: Any) -> None:
 def accumulator_dtype(dtype: Any) -> Any:
     """Returns the dtype in which gradients of this dtype are squared and summed: float32 or better."""
     return jnp.promote_types(dtype, jnp.float32)
+
+
+def settled(gradients: list[jax.Array]) -> list[jax.Array]:
+    """Returns the gradients, those below float32 rounded once for all.
+
+    XLA may leave out the rounding of an intermediate value in one place and not in another: then the norm would be
+    that of other numbers than the sum's, by up to 2^-8.
+    """
+    small = [i for i, g in enumerate(gradients) if jnp.finfo(g.dtype).bits < 32]
+    if not small:
+        return gradients
+    out = list(gradients)
+    for i in small:
+        info = jnp.finfo(out[i].dtype)
+        wide = out[i].astype(jnp.float32)
+        out[i] = lax.reduce_precision(wide, info.nexp, info.nmant).astype(out[i].dtype)
+    kept = lax.optimization_barrier([out[i] for i in small])
+    for i, g in zip(small, kept, strict=True):
+        out[i] = g
+    return out
 
 
 def squared_norm(gradient: jax.Array) -> jax.Array:

@@ -14,11 +14,24 @@ import jax.numpy as jnp
 
 from opake_jax._checks import check_real
 
-__all__ = ["AutoS", "Fixed", "PerGroup", "Rule", "check_clipping_norm", "per_group"]
+__all__ = [
+    "NORM_RANGE",
+    "AutoS",
+    "Fixed",
+    "PerGroup",
+    "Rule",
+    "check_clipping_norm",
+    "known_range",
+    "per_group",
+]
 
 # Norms, factors and products are rounded: blocked float32 sums of 1e6 squares were seen off by 1e-7 relative, products
 # by 2^-24 each. The bound is aimed at from below by this much.
 _MARGIN = 2.0**-20
+
+# Clipping norms: of entries below 1e-19 the float32 squares vanish, and what 1e10 such entries hide (1e-14) must be
+# nothing beside the norm; squares of entries above 1e19 are infinite, and such a gradient drops out.
+NORM_RANGE = (1e-8, 1e18)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +108,7 @@ def per_group(norms: Mapping[str, Any]) -> PerGroup:
             re.compile(pattern)
         except re.error as error:
             raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
-        check_real(f"norms[{pattern!r}]", norm, low_open=True)
+        _check_norm(f"norms[{pattern!r}]", norm)
     return PerGroup(tuple(norms), tuple(norms.values()))
 
 
@@ -103,9 +116,21 @@ def check_clipping_norm(value: Any) -> Any:
     """Returns `value`: a positive finite number, a traced scalar, or a PerGroup."""
     if isinstance(value, PerGroup):
         return value
+    return _check_norm("clipping_norm", value)
+
+
+def _check_norm(name: str, value: Any) -> Any:
+    low, high = NORM_RANGE
     return check_real(
-        "clipping_norm",
+        name,
         value,
-        low_open=True,
-        remedy="it bounds each example's gradient norm, and 1.0 is a usual start",
+        low=low,
+        high=high,
+        remedy="it bounds each example's gradient norm, and 1.0 is a usual start; scale the loss if need be",
     )
+
+
+def known_range(limits: jax.Array) -> jax.Array:
+    """Returns clipping norms with NaN in place of traced ones out of range: no sum, and no release."""
+    low, high = NORM_RANGE
+    return jnp.where((limits >= low) & (limits <= high), limits, jnp.nan)

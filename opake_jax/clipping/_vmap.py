@@ -6,7 +6,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from opake_jax.clipping._problem import Problem, Rows, Sums, squared_norm, weigh, weighted_sum
+from opake_jax.clipping._problem import (
+    Problem,
+    Rows,
+    Sums,
+    settled,
+    squared_norm,
+    weigh,
+    weighted_sum,
+)
 
 __all__ = ["Vmap", "sums_of_gradients"]
 
@@ -35,6 +43,7 @@ def sums_of_gradients(
     problem: Problem, gradients: list[jax.Array], mask: jax.Array, loss: jax.Array, aux: Any
 ) -> Sums:
     """Returns the clipped sums, given every row's gradient."""
+    gradients = settled(gradients)
     finite, factors, norm = weigh(problem, [squared_norm(g) for g in gradients], mask)
     first = weighted_sum(factors, finite, gradients)
     second = None
