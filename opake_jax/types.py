@@ -189,7 +189,13 @@ class ClippedSum:
     __rmul__ = __mul__
 
     def psum(self, axis_name: Any) -> "ClippedSum":
-        """Returns the sum over a mapped axis: the tree only (`lax.psum` would sum all fields)."""
+        """Returns the sum over a mapped axis: the tree only (`lax.psum` would sum all fields).
+
+        Raises:
+          ValueError: inside `shard_map` the sum is known to be the same on all devices of the axis: each unit would
+            be counted as often as there are devices. (With `check_vma=False`, and under `vmap`, nobody knows.)
+        """
+        _reject_equal_parts(self.tree, axis_name)
         tree, broken = jax.lax.psum((self.tree, jnp.float32(1) - self.is_intact()), axis_name)
         check = _check_leaf(tree, self.sensitivity, self.groups)
         return _assemble(
@@ -249,6 +255,23 @@ def _check_leaf(tree: PyTree, sensitivity: Any, groups: tuple[int, ...] | None) 
         for leaf, scale in zip(leaves, scales, strict=True)
     ]
     return jnp.concatenate([(2.0 / s).reshape(-1), jnp.asarray(sum(squares), jnp.float32)[None]])
+
+
+def _reject_equal_parts(tree: PyTree, axis_name: Any) -> None:
+    """Raises if no leaf varies over an axis of an enclosing `shard_map` whose types tell."""
+    leaves = jax.tree.leaves(tree)
+    for axis in axis_name if isinstance(axis_name, (tuple, list)) else (axis_name,):
+        known = axis in _varying(jax.lax.axis_index(axis))
+        if known and leaves and not any(axis in _varying(leaf) for leaf in leaves):
+            raise ValueError(
+                f"the sum is the same on all devices of the mesh axis {axis!r}: psum would count each unit once "
+                "for each device. Shard the batch (its in_specs must name the axis), and sum once"
+            )
+
+
+def _varying(x: jax.Array) -> frozenset[Any]:
+    kind = getattr(jax.typeof(x), "manual_axis_type", None)
+    return frozenset(kind.varying) if kind is not None else frozenset()
 
 
 def _check_leaves(tree: PyTree) -> None:

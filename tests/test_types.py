@@ -250,3 +250,27 @@ def test_untouched_sums_are_intact(value):
 def test_an_empty_batch_is_intact():
     assert ClippedSum({"w": jnp.zeros((4, 3))}, 1.0, 4.0).is_intact()
     assert ClippedSum({}, 1.0, 4.0).is_intact()
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_sum_that_is_the_same_on_all_devices_is_not_summed_over_them(times):
+    """A batch that nobody sharded, or a second psum: each unit would count once for each device."""
+    mesh = jax.make_mesh((1,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    whole, split = jax.sharding.PartitionSpec(), jax.sharding.PartitionSpec("d")
+
+    def body(x):
+        total = ClippedSum({"w": x.sum(0), "unused": jnp.zeros(2)}, 1.0, 4.0)
+        for _ in range(times):
+            total = total.psum("d")
+        return total.tree
+
+    def run(spec):
+        return jax.shard_map(body, mesh=mesh, in_specs=spec, out_specs=whole)(jnp.ones((2, 3)))
+
+    if times == 1:
+        assert run(split)["w"].tolist() == [2.0] * 3
+    else:
+        with pytest.raises(ValueError, match="same on all devices"):
+            run(split)
+    with pytest.raises(ValueError, match="same on all devices"):
+        run(whole)

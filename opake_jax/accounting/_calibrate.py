@@ -151,6 +151,8 @@ class _Search:
             else:
                 self.highest = min(self.highest, x)
             return None
+        if not isinstance(process, Process):
+            raise TypeError(f"make_process must return a process, got {process!r}")
         spent = float(self.budget.spent(process, accountant=self.accountant))
         allowed = bool(self.budget.allows(spent))
         y = self.budget.scale(spent) - self.aim if not math.isnan(spent) else math.inf

@@ -45,8 +45,8 @@ class Laplace(Mechanism):
         return math.inf if not is_traced(scale) and scale == 0 else None
 
     def is_valid(self) -> Any:
-        """Returns: the scale is positive."""
-        return self.noise_multiplier > 0
+        """Returns: the scale is not negative."""
+        return self.noise_multiplier >= 0
 
     def renyi(self, orders: Any) -> Any:
         """Returns the exact divergences (Mironov 2017, arXiv:1702.07476, Prop. 6)."""

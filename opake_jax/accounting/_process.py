@@ -145,6 +145,9 @@ def compose(*processes: Process) -> Process:
     Raises:
       ValueError: two of them are stated under different neighbouring relations.
     """
+    for process in processes:
+        if not isinstance(process, Process):
+            raise TypeError(f"compose takes processes, one by one, got {process!r}")
     relations = {p.relation for p in processes if p.relation is not None}
     if len(relations) > 1:
         names = " and ".join(sorted(relation.name for relation in relations))

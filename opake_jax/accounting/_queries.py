@@ -30,6 +30,7 @@ from opake_jax.accounting._trade_off import (
 __all__ = ["Queries", "ask_trajectory"]
 
 Bounds = Any  # a pair (lower, upper)
+_SMALLEST = math.ulp(0.0)
 _OUT = (-1, +1)  # a lower bound is rounded down, an upper one up
 
 
@@ -202,7 +203,7 @@ class Queries:
     ) -> tuple[Any, Any, bool]:
         """Returns (lower, upper, pair_is_tight) of the question at a number or at each of an array."""
         parts = self._parts_of(group_size)
-        accountant = PLD() if accountant is None else accountant
+        accountant = PLD() if accountant is None else _check_accountant(accountant)
         tight = all(mechanism.pair_is_tight for mechanism, _ in parts)
         if any_traced((parts, at)):
             lower, upper = _each_traced(lambda x: question(parts, x, accountant), at)
@@ -216,6 +217,12 @@ class Queries:
                 for side in (zip(*pairs, strict=True) if pairs else ((), ()))
             )
         return lower, upper, tight
+
+
+def _check_accountant(accountant: Any) -> Any:
+    if isinstance(accountant, type) or not hasattr(accountant, "epsilon_bounds"):
+        raise TypeError(f"accountant must be PLD(...) or RDP(...), an object, got {accountant!r}")
+    return accountant
 
 
 def _check_entries(name: str, value: Any, check: Callable[[str, Any], Any]) -> None:
@@ -292,7 +299,8 @@ def _delta(parts: Any, epsilon: Any, accountant: Any) -> Bounds:
         ends = accountant.delta_bounds(known.parts, epsilon)
     upper = ends[1] if ends[1] <= 1.0 else 1.0  # a NaN is no bound
     lower = ends[0] if ends[0] >= 0 else 0.0
-    return _outward(min(lower, upper), upper)
+    # Below the largest loss delta is positive, however small: 0 would claim pure DP.
+    return _outward(min(lower, upper), max(upper, _SMALLEST))
 
 
 def _beta(parts: Any, alpha: Any, accountant: Any) -> Bounds:
@@ -353,7 +361,7 @@ def _law(known: "_Known", accountant: Any) -> Any:
 
 def ask_trajectory(parts: Any, counts: Any, delta: Any, accountant: Any) -> Any:
     """Returns epsilon at delta after `counts` repetitions of the parts, [counts]."""
-    accountant = PLD() if accountant is None else accountant
+    accountant = PLD() if accountant is None else _check_accountant(accountant)
     if any_traced((parts, counts, delta)):
         if _all_gaussian(parts, accountant):
 
@@ -407,7 +415,7 @@ def _concrete(parts: Any) -> _Known:
         squared_mu += float(square or 0.0) * count
         largest += count * float(mechanism.largest_loss())
         log_rest += count * math.log1p(-leak) if leak < 1 else -math.inf
-    leak = 1.0 if squared_mu == math.inf else -math.expm1(log_rest)
+    leak = 1.0 if squared_mu == math.inf else 0.0 - math.expm1(log_rest)
     return _Known(tuple(kept), math.sqrt(squared_mu), largest, leak)
 
 

@@ -102,6 +102,11 @@ def check_loss(
             f"loss_fn talks to other devices ({', '.join(shared)}): one example's gradient would depend on examples there. Take the mean or "
             "sum over devices after clipping: grad_fn(...)[0].psum(axis)"
         )
+    if any("custom_vmap" in name for name in names):
+        raise ValueError(
+            "loss_fn holds a function with a batching rule of its own (jax.custom_batching.custom_vmap), and such a rule "
+            "sees all examples of a batch: one example's gradient could depend on others. Write it for one example"
+        )
     value, aux = out if has_aux and isinstance(out, tuple) and len(out) == 2 else (out, None)
     if has_aux and value is out:
         raise TypeError(

@@ -63,6 +63,13 @@ class Plan:
         default_factory=lambda: {"noise": None, "sampling": None}, compare=False, repr=False
     )
 
+    def __post_init__(self) -> None:
+        require(
+            len(self.noise_multipliers) == self.num_steps,
+            f"noise_multipliers must be one for each of the {self.num_steps} steps, got "
+            f"{len(self.noise_multipliers)}: make another horizon with plan(), which accounts for it",
+        )
+
     @property
     def noise_multiplier(self) -> float:
         """The noise multiplier of every step; ValueError if it changes over the run."""

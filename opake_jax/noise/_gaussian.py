@@ -92,7 +92,7 @@ def gaussian_noise(noise_multiplier: Any, *, key: jax.Array) -> optax.GradientTr
                 "you can prove, write ClippedSum(tree, sensitivity, denominator)"
             )
         _reject_partial_sums(clipped.tree)
-        noisy = _release(clipped, jnp.asarray(noise_multiplier, jnp.float32), state)
+        noisy = _release_once(clipped, jnp.asarray(noise_multiplier, jnp.float32), state)
         if clipped.lift is not None:
             noisy = clipped.lift(noisy)
         if params is not None and not isinstance(noisy, Moments):
@@ -114,6 +114,44 @@ def _release(clipped: ClippedSum, noise_multiplier: jax.Array, state: GaussianNo
         total = leaf + noise.astype(leaf.dtype)
         noisy.append(total / clipped.denominator.astype(leaf.dtype))
     return jax.tree.unflatten(treedef, noisy)
+
+
+@jax.custom_batching.custom_vmap
+def _release_once(
+    clipped: ClippedSum, noise_multiplier: jax.Array, state: GaussianNoiseState
+) -> PyTree:
+    return _release(clipped, noise_multiplier, state)
+
+
+@_release_once.def_vmap
+def _release_lanes(
+    size: int,
+    batched: Any,
+    clipped: ClippedSum,
+    noise_multiplier: jax.Array,
+    state: GaussianNoiseState,
+) -> tuple[PyTree, PyTree]:
+    """Releases the sums of several lanes, each of which needs noise of its own: the difference of two would have none."""
+    several_sums, several_keys = (any(jax.tree.leaves(batched[i])) for i in (0, 2))
+    if several_sums and size > 1:
+        if not several_keys:
+            raise ValueError(
+                "vmap over the noise step, with one key for all lanes: their noise would be the same, and cancel. Give each lane a "
+                "state of its own: states = jax.vmap(lambda key, p: gaussian_noise(m, key=key).init(p))(keys, params)"
+            )
+        words = [
+            jnp.ravel(state.count)[:, None],
+            jnp.reshape(state.key_data, (-1, state.key_data.shape[-1])),
+        ]
+        rows = jnp.concatenate(
+            [jnp.broadcast_to(w.astype(jnp.uint32), (size, w.shape[1])) for w in words], 1
+        )
+        order = rows[jnp.lexsort(rows.T)]
+        alike = jnp.any(jnp.all(order[1:] == order[:-1], axis=1))
+        noise_multiplier = jnp.where(alike, jnp.nan, noise_multiplier)
+    axes = jax.tree.map(lambda each: 0 if each else None, tuple(batched))
+    out = jax.vmap(_release, in_axes=axes, axis_size=size)(clipped, noise_multiplier, state)
+    return out, jax.tree.map(lambda _: True, out)
 
 
 def _explicit_sharding(leaf: jax.Array) -> Any:

@@ -10,7 +10,7 @@ from opake_jax import _threefry, accounting
 from opake_jax._checks import check_count, check_key, require
 from opake_jax.random import key_data, tagged
 from opake_jax.sampling._gaps import chosen_positions, gap_thresholds, keep_uniform_subset
-from opake_jax.sampling._poisson import check_rate, gap_rows
+from opake_jax.sampling._poisson import check_rate, check_thresholds, gap_rows
 from opake_jax.sampling._sampler import (
     MAX_CAPACITY,
     MAX_DATASET_SIZE,
@@ -57,8 +57,8 @@ class ParallelPoissonSampler(Sampler):
     sample_rate: float
     num_workers: int = dataclasses.field(metadata=STATIC)
     capacity: int = dataclasses.field(metadata=STATIC)
-    _thresholds: Any = dataclasses.field(repr=False, compare=False)
-    _rows: int = dataclasses.field(metadata=STATIC, repr=False, compare=False)
+    _thresholds: Any = dataclasses.field(init=False, repr=False, compare=False)
+    _rows: int = dataclasses.field(init=False, metadata=STATIC, repr=False, compare=False)
 
     def __init__(
         self,
@@ -85,6 +85,7 @@ class ParallelPoissonSampler(Sampler):
 
     def process(self, mechanism: Any) -> Any:
         """Returns the accounting of one step."""
+        check_thresholds(self._thresholds, self.dataset_size, self.sample_rate)
         return accounting.parallel_poisson(mechanism, self.sample_rate, self.num_workers)
 
     def sample_worker(self, key: jax.Array, step: Any, worker: Any) -> tuple[jax.Array, jax.Array]:

@@ -23,7 +23,7 @@ from opake_jax.sampling._sampler import (
     step_words,
 )
 
-__all__ = ["PoissonSampler", "check_rate", "gap_rows"]
+__all__ = ["PoissonSampler", "check_rate", "check_thresholds", "gap_rows"]
 
 # Without a cap given, more records than fit are drawn with probability below 2^-64 a step; even then
 # the subset that is kept is the uniform one that is accounted for.
@@ -70,8 +70,8 @@ class PoissonSampler(Sampler):
     dataset_size: int = dataclasses.field(metadata=STATIC)
     sample_rate: float
     capacity: int = dataclasses.field(metadata=STATIC)
-    _thresholds: Any = dataclasses.field(repr=False, compare=False)
-    _rows: int = dataclasses.field(metadata=STATIC, repr=False, compare=False)
+    _thresholds: Any = dataclasses.field(init=False, repr=False, compare=False)
+    _rows: int = dataclasses.field(init=False, metadata=STATIC, repr=False, compare=False)
 
     def __init__(self, dataset_size: int, sample_rate: float, capacity: int | None = None):
         size = check_count("dataset_size", dataset_size, minimum=1, maximum=MAX_DATASET_SIZE)
@@ -91,6 +91,7 @@ class PoissonSampler(Sampler):
 
     def process(self, mechanism: Any) -> Any:
         """Returns the accounting of one step: truncated Poisson with this cap."""
+        check_thresholds(self._thresholds, self.dataset_size, self.sample_rate)
         if self.capacity >= self.dataset_size:
             return accounting.poisson(mechanism, self.sample_rate)
         return accounting.poisson(
@@ -118,6 +119,17 @@ def gap_rows(size: int, rate: float) -> int:
         f"(at most {MAX_ROWS}): lower sample_rate",
     )
     return rows
+
+
+def check_thresholds(thresholds: Any, size: int, rate: Any) -> None:
+    """Raises if a sampler's draws are not those of its sample rate: something mapped over its leaves."""
+    if is_traced(rate) or is_traced(thresholds):
+        return
+    if not (0 <= rate <= 1 and np.array_equal(thresholds, gap_thresholds(size, float(rate)))):
+        raise ValueError(
+            f"the sampler draws at another rate than its sample_rate, {rate}: it was changed after it was made. "
+            "Make a new one"
+        )
 
 
 def check_rate(sample_rate: Any) -> float:

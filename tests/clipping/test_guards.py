@@ -68,3 +68,20 @@ def test_a_loss_that_talks_to_other_devices_is_refused():
         )
         with pytest.raises(ValueError, match="other devices"):
             call(jnp.zeros(3), X)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, jax.checkpoint])
+def test_a_batching_rule_that_sees_all_examples_is_refused(wrap):
+    @jax.custom_batching.custom_vmap
+    def coupled(x):
+        return x
+
+    @coupled.def_vmap
+    def _(size, batched, x):
+        return jnp.broadcast_to(x.sum(0), x.shape), True
+
+    def loss_fn(w, x):
+        return jnp.sum(w * wrap(coupled)(x))
+
+    with pytest.raises(ValueError, match="batching rule"):
+        clipping.clipped_grad(loss_fn, 1.0)(jnp.ones(3), jnp.ones((2, 3)))

@@ -1,5 +1,6 @@
 """A plan ties sampler, clipping, noise and accounting together, so that they cannot disagree."""
 
+import dataclasses
 import json
 
 import jax
@@ -242,3 +243,8 @@ def test_bad_input_is_named(argument, value):
 def test_a_budget_that_is_no_budget_is_refused():
     with pytest.raises(TypeError, match="budget"):
         dpsgd.plan(**SMALL, budget=3.0)
+
+
+def test_another_horizon_is_another_plan(plan):
+    with pytest.raises(ValueError, match="plan\\(\\)"):
+        dataclasses.replace(plan, num_steps=plan.num_steps + 1)

@@ -321,3 +321,45 @@ def tiny_denominator():
 @pytest.mark.parametrize("bad", [0.0, -4.0, float("nan")])
 def test_traced_bad_denominators_give_nan(bad):
     assert jnp.isnan(tiny_denominator()(bad)["w"]).all()
+
+
+# -- lanes of a vmap: sums of several runs
+
+
+def lanes(count, keys):
+    """Returns (sums, states) of `count` runs: the same sum, and a state for each of the keys."""
+    sums = jax.vmap(lambda x: zeros({"w": jnp.full(4, x)}, 1.0, 1.0))(jnp.arange(float(count)))
+    states = jax.vmap(lambda k: gaussian_noise(1.0, key=k).init({"w": jnp.zeros(4)}))(keys)
+    return sums, states
+
+
+def test_lanes_with_keys_of_their_own_draw_as_they_would_alone():
+    keys = jax.random.split(ROOT, 3)
+    tx = gaussian_noise(1.0, key=ROOT)
+    sums, states = lanes(3, keys)
+    found, _ = jax.jit(jax.vmap(tx.update))(sums, states)
+    for i in range(3):
+        alone, _ = tx.update(*jax.tree.map(lambda x, i=i: x[i], (sums, states)))
+        np.testing.assert_array_equal(found["w"][i], alone["w"])
+
+
+def test_lanes_that_share_a_key_are_refused_and_equal_ones_are_not_released():
+    """An ensemble trained under vmap: the difference of two members would hold no noise."""
+    tx = gaussian_noise(1.0, key=ROOT)
+    sums, states = lanes(3, jax.random.split(ROOT, 3))
+    one = jax.tree.map(lambda x: x[0], states)
+    with pytest.raises(ValueError, match="state of its own"):
+        jax.vmap(tx.update, (0, None))(sums, one)
+    for keys in (jnp.stack([ROOT] * 3), jax.random.split(ROOT, 3)[jnp.array([0, 1, 0])]):
+        update, _ = jax.vmap(tx.update)(*lanes(3, keys))
+        assert jnp.isnan(update["w"]).all()
+    # The same key at different steps is another draw.
+    later = lanes(3, jnp.stack([ROOT] * 3))[1]._replace(count=jnp.arange(3, dtype=jnp.int32))
+    assert jnp.isfinite(jax.vmap(tx.update)(sums, later)[0]["w"]).all()
+
+
+def test_many_draws_of_one_sum_are_as_many_draws():
+    tx = gaussian_noise(1.0, key=ROOT)
+    _, states = lanes(3, jax.random.split(ROOT, 3))
+    update, _ = jax.vmap(tx.update, (None, 0))(zeros({"w": jnp.zeros(4)}), states)
+    assert len(np.unique(np.asarray(update["w"]))) == 12

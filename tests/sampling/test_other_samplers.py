@@ -3,6 +3,7 @@
 Statistical tests have fixed keys; the false-alarm rate of each is 1e-4 under a random key.
 """
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -19,6 +20,7 @@ from opake_jax.sampling import (
     FixedSizeSampler,
     KOutOfTSampler,
     ParallelPoissonSampler,
+    PoissonSampler,
     ShuffleSampler,
     UserSampler,
     _epochs,
@@ -288,3 +290,30 @@ def test_shuffling_has_no_amplification_and_no_add_remove_statement():  # report
 def test_bad_arguments_are_refused(make, error, name):
     with pytest.raises(error, match=name):
         make()
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        PoissonSampler(200, 0.5, 150),
+        ParallelPoissonSampler(200, 0.1, 2),
+        FixedSizeSampler(200, 10),
+    ],
+)
+@pytest.mark.parametrize(
+    "change", [lambda x: x * 0.1, lambda x: x * 0.1 if isinstance(x, float) else x]
+)
+def test_a_sampler_whose_leaves_were_mapped_is_not_accounted_for(sampler, change):
+    """Its draws and its sample rate would disagree."""
+    changed = jax.tree.map(change, sampler)
+    if not jax.tree.leaves(sampler):
+        assert changed == sampler
+        return
+    with pytest.raises(ValueError, match="changed after it was made"):
+        changed.process(accounting.gaussian(1.0))
+
+
+def test_a_field_of_a_sampler_is_replaced_by_making_another():
+    sampler = dataclasses.replace(PoissonSampler(200, 0.5, 150), sample_rate=0.1)
+    assert sampler == PoissonSampler(200, 0.1, 150)
+    sampler.process(accounting.gaussian(1.0))
