@@ -222,6 +222,8 @@ class Queries:
 def _check_accountant(accountant: Any) -> Any:
     if isinstance(accountant, type) or not hasattr(accountant, "epsilon_bounds"):
         raise TypeError(f"accountant must be PLD(...) or RDP(...), an object, got {accountant!r}")
+    if isinstance(accountant, PLD):
+        check_real("rtol", accountant.rtol, low_open=True)
     return accountant
 
 

@@ -16,7 +16,15 @@ from opake_jax.clipping._options import Options, Spec
 from opake_jax.clipping._partition import Partition, partition
 from opake_jax.clipping._problem import Engine
 from opake_jax.clipping._projection import Projection
-from opake_jax.clipping._rules import AutoS, Fixed, PerGroup, Rule, check_clipping_norm, known_range
+from opake_jax.clipping._rules import (
+    NORM_RANGE,
+    AutoS,
+    Fixed,
+    PerGroup,
+    Rule,
+    check_clipping_norm,
+    known_range,
+)
 from opake_jax.clipping._run import PrivateAux, leaf_groups, run
 from opake_jax.types import ClippedSum, PyTree
 
@@ -191,12 +199,12 @@ def auto_clipped_grad(
     Args:
       loss_fn: as for `clipped_grad`.
       clipping_norm: scalar in [1e-8, 1e18], may be traced: bound on the norm of one unit's contribution. Or `per_group(...)`.
-      stability: gamma > 0, in units of the gradient norm. Small gradients keep part of their size.
+      stability: gamma of at least 1e-8, in units of the gradient norm. Small gradients keep part of their size.
       **options: as for `clipped_grad`.
 
     Reference: Bu et al. 2022, arXiv:2206.07136.
     """
-    check_real("stability", stability, low_open=True)
+    check_real("stability", stability, low=NORM_RANGE[0])  # else a norm that vanished would count
     return build(loss_fn, AutoS(float(stability)), clipping_norm, Options(**options))
 
 

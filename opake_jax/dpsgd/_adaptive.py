@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from opake_jax import clipping
 from opake_jax._checks import check_real
 from opake_jax.clipping._adaptive import check_bounds
+from opake_jax.dpsgd._grad_fn import check_mask
 from opake_jax.types import ClippedSum, PyTree
 
 __all__ = ["AdaptiveClipping", "PlannedAdaptiveGradFn"]
@@ -76,7 +77,8 @@ class PlannedAdaptiveGradFn:
         mask: jax.Array | None = None,
         key: jax.Array | None = None,
     ) -> tuple[ClippedSum, Any]:
-        """Returns the sum of the pair (clipped gradients, count), and per-example private values."""
+        """Returns the sum of the pair (clipped gradients, count), and per-example private values; needs the mask."""
+        check_mask(mask)
         clipped, count, private_aux = self._inner(params, batch, state, mask=mask, key=key)
         if clipped.groups is not None:
             raise ValueError("adaptive clipping has one norm: it cannot be combined with groups")

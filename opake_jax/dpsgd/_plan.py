@@ -14,7 +14,9 @@ import optax
 from opake_jax import accounting, clipping, noise, sampling
 from opake_jax._checks import check_count, check_key, check_real, is_traced, require
 from opake_jax.accounting import Budget, Process
+from opake_jax.clipping._rules import NORM_RANGE
 from opake_jax.dpsgd._adaptive import AdaptiveClipping, PlannedAdaptiveGradFn
+from opake_jax.dpsgd._grad_fn import PlannedGradFn
 from opake_jax.dpsgd._report import Report, round_down
 from opake_jax.random import key_data
 from opake_jax.types import NeighboringRelation
@@ -100,8 +102,8 @@ class Plan:
         own = accounting.gradient_noise_multiplier(multiplier, count_std)
         return accounting.adaclip(own, count_std, relation=relation)
 
-    def clipped_grad(self, loss_fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-        """Returns `clipping.clipped_grad` of the loss with this plan's norm and denominator.
+    def clipped_grad(self, loss_fn: Callable[..., Any], **options: Any) -> PlannedGradFn:
+        """Returns `clipping.clipped_grad` of the loss with this plan's norm and denominator; it needs the batch's mask.
 
         Args:
           loss_fn: `loss_fn(params, example) -> scalar`, no batch axis.
@@ -111,8 +113,10 @@ class Plan:
             self.adaptive is None, "this plan clips adaptively: use adaptive_clipped_grad instead"
         )
         _keep_own(options)
-        return clipping.clipped_grad(
-            loss_fn, self.clipping_norm, denominator=self.expected_batch_size, **options
+        return PlannedGradFn(
+            clipping.clipped_grad(
+                loss_fn, self.clipping_norm, denominator=self.expected_batch_size, **options
+            )
         )
 
     def adaptive_clipped_grad(
@@ -288,7 +292,7 @@ def plan(
       expected_batch_size: expected number of records of a step, in (0, dataset_size]; the sum is
         divided by it.
       num_steps: number of steps, in [1, 10^7].
-      clipping_norm: bound on the L2 norm of each record's gradient, positive.
+      clipping_norm: bound on the L2 norm of each record's gradient, in [1e-8, 1e18].
       budget: what the whole run may cost (`accounting.epsilon_budget(3.0, delta=1e-5)`): the noise
         multiplier is calibrated to it. Exactly one of `budget` and `noise_multiplier` is given.
       noise_multiplier: noise std on the sum over the clipping norm, at least 0; or one for each
@@ -316,7 +320,7 @@ def plan(
         high_open=False,
     )
     num_steps = check_count("num_steps", num_steps, minimum=1, maximum=_MOST_STEPS)
-    check_real("clipping_norm", clipping_norm, low_open=True)
+    check_real("clipping_norm", clipping_norm, low=NORM_RANGE[0], high=NORM_RANGE[1])
     require(
         (budget is None) != (noise_multiplier is None),
         "pass exactly one of budget= (the noise is calibrated) and noise_multiplier=",

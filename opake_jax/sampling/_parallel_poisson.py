@@ -99,7 +99,9 @@ class ParallelPoissonSampler(Sampler):
         check_key("key", key)
         worker = check_count("worker", worker, maximum=self.num_workers - 1)
         words = step_words(key_data(tagged(key, self._tag)), check_step(step))
-        return self._draw_worker(words, worker)
+        indices, mask = self._draw_worker(words, worker)
+        # A traced worker that is none draws nothing.
+        return indices, mask & (worker >= 0) & (worker < self.num_workers)
 
     def _draw(self, words: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
         words = step_words(words, step)

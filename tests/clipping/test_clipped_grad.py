@@ -271,6 +271,17 @@ def test_bad_engines_losses_and_stability_are_refused():
         clipping.clipped_grad(1.0, 1.0)
     with pytest.raises(ValueError, match="stability"):
         clipping.auto_clipped_grad(linear, 1.0, stability=0.0)
+    with pytest.raises(ValueError, match="stability"):  # norms below would vanish, and count
+        clipping.auto_clipped_grad(linear, 1.0, stability=1e-9)
+
+
+@pytest.mark.parametrize("stability", [1e-8, 1e-2])
+@pytest.mark.parametrize("size", [1e-30, 1e-20, 3e-19, 1e-10, 1.0])
+def test_auto_s_bounds_gradients_whose_squares_vanish(stability, size):
+    """A confident classifier's gradients are that small; at a stability of 1e-30 they counted 1e12 times."""
+    grad_fn = clipping.auto_clipped_grad(linear, 1.0, stability=stability)
+    clipped, _ = grad_fn(jnp.zeros(10**4), jnp.full((1, 10**4), size, jnp.float32))
+    assert np.linalg.norm(np.asarray(clipped.tree, np.float64)) <= 1.0
 
 
 def test_a_bad_traced_clipping_norm_gives_nan_noise():

@@ -267,3 +267,18 @@ def test_two_backward_passes_have_the_memory_of_the_plain_step():
     plain = temp(jax.grad(lambda p, x: jnp.sum(jax.vmap(loss_fn, (None, 0))(p, x))))
     assert of(clipping.Ghost(second_backward=True)) <= 1.5 * plain
     assert of(clipping.Ghost()) >= 2 * plain
+
+
+@pytest.mark.parametrize("engine", ["vmap", "ghost gram", "auto"])
+def test_a_loop_of_no_steps_adds_nothing(engine):
+    w = jax.random.normal(jax.random.key(0), (4, 4))
+
+    def loss_fn(w, x):
+        end, _ = jax.lax.scan(lambda c, _: (w @ c, None), x, None, length=0)
+        return jnp.sum(end) + jnp.sum(jnp.sin(w @ x))
+
+    x = jax.random.normal(jax.random.key(1), (3, 4))
+    chosen = ENGINES.get(engine, clipping.Auto())
+    clipped, _ = clipping.clipped_grad(loss_fn, 1.0, engine=chosen)(w, x)
+    expected, _ = clipping.clipped_grad(loss_fn, 1.0, engine=clipping.Vmap())(w, x)
+    np.testing.assert_allclose(clipped.tree, expected.tree, rtol=1e-5, atol=1e-6)

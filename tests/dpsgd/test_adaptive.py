@@ -44,7 +44,7 @@ def test_the_gradients_noise_grows_by_the_counts_share():
     grad_fn = plan.adaptive_clipped_grad(loss_fn)
     params = {"w": jnp.zeros(SIZE)}
     noise = plan.gaussian_noise(key(0))
-    clipped, _ = grad_fn(params, jnp.zeros((1, SIZE)), grad_fn.init())
+    clipped, _ = grad_fn(params, jnp.zeros((1, SIZE)), grad_fn.init(), mask=jnp.ones(1, bool))
     (gradient, _), _ = noise.update(clipped, noise.init(params))
     expected = 1.00504 * 0.1 / 100
     assert float(jnp.std(gradient["w"])) == pytest.approx(expected, rel=5 / np.sqrt(2 * SIZE))
@@ -56,7 +56,7 @@ def test_the_counts_noise_has_the_stated_std():
     grad_fn = plan.adaptive_clipped_grad(loss_fn)
     params = {"w": jnp.zeros(2)}
     noise = plan.gaussian_noise(key(0))
-    clipped, _ = grad_fn(params, jnp.zeros((1, 2)), grad_fn.init())
+    clipped, _ = grad_fn(params, jnp.zeros((1, 2)), grad_fn.init(), mask=jnp.ones(1, bool))
     state = noise.init(params)
 
     def draw(step):

@@ -17,6 +17,9 @@ from opake_jax.types import NeighboringRelation
 SMALL = {"dataset_size": 1000, "expected_batch_size": 50, "num_steps": 20, "clipping_norm": 1.0}
 
 
+ONE_ROW = jnp.ones(1, bool)
+
+
 def loss_fn(params, example):
     return jnp.vdot(params["w"], example)
 
@@ -101,7 +104,7 @@ def test_nothing_recompiles_over_200_poisson_steps():
 def test_a_step_past_the_horizon_is_not_released(plan):
     params = {"w": jnp.zeros(2)}
     tx = plan.gaussian_noise(key(0))
-    clipped, _ = plan.clipped_grad(loss_fn)(params, jnp.ones((1, 2)))
+    clipped, _ = plan.clipped_grad(loss_fn)(params, jnp.ones((1, 2)), mask=ONE_ROW)
     state = tx.init(params)
     last = state._replace(count=jnp.asarray(plan.num_steps - 1, state.count.dtype))
     past = state._replace(count=jnp.asarray(plan.num_steps, state.count.dtype))
@@ -119,7 +122,7 @@ def test_a_schedule_is_composed_and_applied_step_by_step():
     size = 100_000
     params = {"w": jnp.zeros(size)}
     tx = made.gaussian_noise(key(0))
-    clipped, _ = made.clipped_grad(loss_fn)(params, jnp.zeros((1, size)))
+    clipped, _ = made.clipped_grad(loss_fn)(params, jnp.zeros((1, size)), mask=ONE_ROW)
     state = tx.init(params)
     for count, sigma in ((9, 1.0), (10, 2.0)):
         now = state._replace(count=jnp.asarray(count, state.count.dtype))
@@ -248,3 +251,14 @@ def test_a_budget_that_is_no_budget_is_refused():
 def test_another_horizon_is_another_plan(plan):
     with pytest.raises(ValueError, match="plan\\(\\)"):
         dataclasses.replace(plan, num_steps=plan.num_steps + 1)
+
+
+@pytest.mark.parametrize("adaptive", [None, dpsgd.AdaptiveClipping()])
+def test_a_forgotten_mask_is_refused(adaptive):
+    """Padding repeats record 0, which would enter as often as rows were not drawn."""
+    made = dpsgd.plan(**SMALL, noise_multiplier=1.0, delta=1e-5, adaptive=adaptive)
+    make = made.clipped_grad if adaptive is None else made.adaptive_clipped_grad
+    grad_fn = make(loss_fn)
+    state = () if adaptive is None else (grad_fn.init(),)
+    with pytest.raises(ValueError, match="mask="):
+        grad_fn({"w": jnp.zeros(2)}, jnp.ones((5, 2)), *state)

@@ -64,7 +64,7 @@ def run_scan(
         for j, want in enumerate(wanted)
     ]
     loop = _Loop(equation, body, constants, carries, values, run, reduce)
-    if not loop.varies:
+    if not loop.varies or loop.length == 0:
         return None
     # An accumulator pays if its terms are products: their operands are kept for each step. Others are added up in the loop.
     if any(want is not None for want in lazy[:carries]):
