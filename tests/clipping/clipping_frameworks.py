@@ -4,6 +4,7 @@ import equinox as eqx
 import flax.linen as nn
 import jax.numpy as jnp
 from clipping_models import KEY, ROWS, cross_entropy, data, tokens
+from fast_jit import fast_jit
 from flax import nnx
 
 
@@ -45,7 +46,7 @@ def _linen(module, make):
     def case():
         example = make()
         inputs = example if isinstance(example, tuple) else (example, jnp.arange(ROWS))
-        params = module.init(KEY, inputs[0][:1])
+        params = fast_jit(module.init)(KEY, inputs[0][:1])
 
         def loss(p, e):
             return cross_entropy(module.apply(p, e[0][None]), e[1][None]).mean()
@@ -72,7 +73,7 @@ class Adapters(nnx.Module):
 
 
 def nnx_lora():
-    graph, params = nnx.split(Adapters(nnx.Rngs(0)))
+    graph, params = nnx.split(nnx.jit(Adapters)(nnx.Rngs(0)))
 
     def loss(p, e):
         return cross_entropy(nnx.merge(graph, p)(e[0][None]), e[1][None]).mean()
@@ -81,7 +82,8 @@ def nnx_lora():
 
 
 def equinox_mlp():
-    params, static = eqx.partition(eqx.nn.MLP(6, 5, 8, 2, key=KEY), eqx.is_array)
+    make = eqx.filter_jit(lambda key: eqx.nn.MLP(6, 5, 8, 2, key=key))
+    params, static = eqx.partition(make(KEY), eqx.is_array)
 
     def loss(p, e):
         return cross_entropy(eqx.combine(p, static)(e[0]), e[1])

@@ -14,17 +14,22 @@ ROWS = 3
 KEY = jax.random.key(7)
 
 
+def normal(*shape, seed=0):
+    """Drawn by numpy, since jax compiles a program for each shape."""
+    return jnp.asarray(np.random.default_rng((7, seed)).normal(size=shape), jnp.float32)
+
+
 def draw(*shape, seed=0):
-    return jax.random.normal(jax.random.fold_in(KEY, seed), shape) / np.sqrt(max(shape[-1], 1))
+    return normal(*shape, seed=seed) / np.sqrt(max(shape[-1], 1))
 
 
 def data(*shape, seed=99):
-    return jax.random.normal(jax.random.fold_in(KEY, seed), (ROWS, *shape))
+    return normal(ROWS, *shape, seed=seed)
 
 
 def tokens(length, vocabulary):
-    t = jax.random.randint(KEY, (ROWS, length + 1), 0, vocabulary)
-    return t[:, :-1], t[:, 1:]
+    t = np.random.default_rng(7).integers(vocabulary, size=(ROWS, length + 1), dtype=np.int32)
+    return jnp.asarray(t[:, :-1]), jnp.asarray(t[:, 1:])
 
 
 def cross_entropy(logits, label):

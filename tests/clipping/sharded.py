@@ -1,15 +1,18 @@
 """Run by test_sharded.py in a process of its own: python sharded.py DEVICES. Prints one line for each check that holds."""
 
+import pathlib
 import sys
 
 import jax
 
 jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
 jax.config.update("jax_platforms", "cpu")
+sys.path.append(str(pathlib.Path(__file__).parents[1]))
 
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
-from clipping_models import draw, rnn, transformer  # noqa: E402
+from clipping_models import draw, normal, rnn, transformer  # noqa: E402
+from fast_jit import fast_jit  # noqa: E402
 from jax.sharding import AxisType, NamedSharding, PartitionSpec  # noqa: E402
 
 from opake_jax import clipping  # noqa: E402
@@ -41,8 +44,8 @@ def close(a, b, tolerance=1e-5):
         np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance * np.abs(y).max())
 
 
-def in_shard_map(grad_fn, params, batch, mask=None, check_vma=True):
-    mask = jnp.ones(ROWS, bool) if mask is None else mask
+def in_shard_map(grad_fn, jit=fast_jit, check_vma=True):
+    """Returns (params, batch, mask=all) -> sums and norms, the batch spread over the devices."""
 
     def local(params, batch, mask):
         clipped, aux = grad_fn(params, batch, mask=mask)
@@ -55,7 +58,8 @@ def in_shard_map(grad_fn, params, batch, mask=None, check_vma=True):
         out_specs=(SAME, SPLIT),
         check_vma=check_vma,
     )
-    return jax.jit(call)(params, batch, mask)
+    program, everyone = jit(call), np.ones(ROWS, bool)
+    return lambda params, batch, mask=everyone: program(params, batch, mask)
 
 
 def check_r13():
@@ -64,7 +68,7 @@ def check_r13():
     rows = jnp.concatenate([x] * ROWS)[:ROWS]
     for check_vma in (True, False):
         grad_fn = clipping.clipped_grad(lambda p, x: jnp.vdot(p, x), 10.0)
-        total, norm = in_shard_map(grad_fn, jnp.zeros(2), rows, check_vma=check_vma)
+        total, norm = in_shard_map(grad_fn, check_vma=check_vma)(jnp.zeros(2), rows)
         np.testing.assert_allclose(total, rows.sum(0), rtol=1e-5)
         np.testing.assert_allclose(norm, np.linalg.norm(rows, axis=1), rtol=1e-5)
 
@@ -73,12 +77,14 @@ def check_shard_map():
     for make in (lambda: transformer(scan=True, remat=True), transformer, rnn):
         loss_fn, params, batch = make()
         batch = repeat(batch)
-        one = clipping.clipped_grad(loss_fn, 0.3, engine=clipping.Vmap())(params, batch)
+        plain = clipping.clipped_grad(loss_fn, 0.3, engine=clipping.Vmap())
+        one = fast_jit(plain)(params, batch)
         for name, engine in ENGINES.items():
             if make is rnn or name != "microbatched":
                 grad_fn = clipping.clipped_grad(loss_fn, 0.3, engine=engine)
                 # The loss's own scan starts from an array that is the same everywhere, which jax's types refuse.
-                total, norm = in_shard_map(grad_fn, params, batch, check_vma=make is not rnn)
+                call = in_shard_map(grad_fn, check_vma=make is not rnn)
+                total, norm = call(params, batch)
                 close(total, one[0].tree)
                 np.testing.assert_allclose(norm, one[1].grad_norm, rtol=1e-5)
 
@@ -89,18 +95,19 @@ def check_independence():
     batch = repeat(batch)
     mine = jnp.arange(ROWS) < 2  # the first device's
     grad_fn = clipping.clipped_grad(loss_fn, 0.3, engine=GRAM)
-    total, _ = in_shard_map(grad_fn, params, batch, mask=mine)
+    call = in_shard_map(grad_fn, jit=jax.jit)  # as it ships
+    total, _ = call(params, batch, mine)
     other = jax.tree.map(lambda x: jnp.where(mine[:, None], x, 3), batch)
-    changed, _ = in_shard_map(grad_fn, params, other, mask=mine)
+    changed, _ = call(params, other, mine)
     for a, b in zip(jax.tree.leaves(total), jax.tree.leaves(changed), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
 def check_nonfinite_on_one_device():
-    x = jax.random.normal(jax.random.key(0), (ROWS, 4)).at[-1, 0].set(jnp.nan)
+    x = normal(ROWS, 4).at[-1, 0].set(jnp.nan)
     w = draw(4, 4)
     grad_fn = clipping.clipped_grad(lambda w, x: jnp.sum(jnp.sin(x @ w)), 0.5, engine=GRAM)
-    total, norm = in_shard_map(grad_fn, w, x)
+    total, norm = in_shard_map(grad_fn)(w, x)
     close(total, grad_fn(w, x[:-1])[0].tree)
     assert np.isinf(norm).tolist() == [False] * (ROWS - 1) + [True]
 
@@ -114,7 +121,7 @@ def check_keys():
     grad_fn = clipping.clipped_grad(loss_fn, 1e3)
     x = jnp.ones((ROWS, 5))
     local = lambda w, x: grad_fn(w, x, key=key(1))[0].psum("d").tree  # noqa: E731
-    call = jax.shard_map(local, mesh=MESH, in_specs=(SAME, SPLIT), out_specs=SAME)
+    call = jax.jit(jax.shard_map(local, mesh=MESH, in_specs=(SAME, SPLIT), out_specs=SAME))
     close(call(jnp.zeros(5), x), grad_fn(jnp.zeros(5), x, key=key(1))[0].tree)
 
 
@@ -122,7 +129,7 @@ def check_jit_with_sharded_batch():
     """R14: only all-reduces of parameter size, no gather, no shuffle of examples."""
     params = {"a": draw(16, 32), "b": draw(32, 8, seed=1)}
     loss_fn = lambda p, x: jnp.sum(jnp.square(jnp.tanh(x @ p["a"]) @ p["b"]))  # noqa: E731
-    x = jax.random.normal(jax.random.key(0), (8 * DEVICES, 16))
+    x = normal(8 * DEVICES, 16)
     expected = clipping.clipped_grad(loss_fn, 0.5, engine=clipping.Vmap())(params, x)[0].tree
     spread = jax.device_put(x, NamedSharding(MESH, SPLIT))
     for name, engine in {**ENGINES, "microbatched": clipping.Microbatched(DEVICES, GRAM)}.items():
@@ -137,7 +144,7 @@ def check_jit_with_sharded_batch():
 def check_explicit_mesh():
     mesh = jax.make_mesh((DEVICES,), ("d",), axis_types=(AxisType.Explicit,))
     w = draw(4, DEVICES)
-    x = jax.random.normal(jax.random.key(0), (ROWS, 3, 4))
+    x = normal(ROWS, 3, 4)
     grad_fn = clipping.clipped_grad(lambda w, x: jnp.sum(jnp.sin(x @ w)), 0.5, engine=GRAM)
     expected = grad_fn(w, x)[0].tree
     with jax.set_mesh(mesh):
