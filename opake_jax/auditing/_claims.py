@@ -45,18 +45,17 @@ def contradicts(points: OperatingPoints, process: accounting.Process) -> np.ndar
       Boolean, shape (...).
     """
     a, b = (np.reshape(x, (-1, np.shape(x)[-1])) for x in points)
-    found = [_contradicts(*row, process) for row in zip(a, b, strict=True)]
+    found = [len(_below(process, _corners(*row))) > 0 for row in zip(a, b, strict=True)]
     return np.reshape(found, np.shape(points[0])[:-1])
 
 
-def _contradicts(a: np.ndarray, b: np.ndarray, process: accounting.Process) -> bool:
-    corners = _lower_hull(a, b)
-    beta = process.beta_at(a[corners]) if corners else 0.0
-    return bool(np.any(b[corners] < beta))
+def _below(process: accounting.Process, corners: np.ndarray) -> np.ndarray:
+    """Returns those of the corners, rows (a, b), that lie below the trade-off curve of the process."""
+    return corners[corners[:, 1] < process.beta_at(corners[:, 0])] if len(corners) else corners
 
 
-def _lower_hull(a: np.ndarray, b: np.ndarray) -> list[int]:
-    """Returns the indices of the points that are corners of the convex hull with (0, 1) and (1, 0).
+def _corners(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Returns the points that are corners of the convex hull with (0, 1) and (1, 0), shape (C, 2).
 
     A trade-off curve is convex and starts and ends at or below these two: if it lies below every corner, it
     lies below every other point as well.
@@ -68,7 +67,7 @@ def _lower_hull(a: np.ndarray, b: np.ndarray) -> list[int]:
         _turn(hull, x, y)
         hull.append((x, y, i))
     _turn(hull, 1.0, 0.0)
-    return [i for _, _, i in hull[1:]]
+    return np.stack([a, b], axis=1)[[i for _, _, i in hull[1:]]]
 
 
 def _turn(hull: list[tuple[float, float, int]], x: float, y: float) -> None:
@@ -146,23 +145,33 @@ def noise_multiplier_bound(
     check_real("start", start, low_open=True)
     check_real("tolerance", tolerance, low_open=True)
 
-    def refuted(noise_multiplier: float) -> bool:
-        return bool(contradicts(points, make_process(noise_multiplier)))
+    def refuting(noise_multiplier: float, corners: np.ndarray) -> np.ndarray:
+        return _below(make_process(noise_multiplier), corners)
 
+    corners = _corners(*(np.reshape(x, -1) for x in points))
     here = float(start)
-    begins_refuted = refuted(here)
+    found = refuting(here, corners)
+    begins_refuted = len(found) > 0
+    # A corner that does not refute a claim refutes none with less noise: below `here` it is not asked again.
+    corners = found if begins_refuted else corners
     for _ in range(_DOUBLINGS):
         there = here * (0.5 if begins_refuted else 2.0)
-        if refuted(there) != begins_refuted:
+        found = refuting(there, corners)
+        if (len(found) > 0) != begins_refuted:
             break
-        here = there
+        here, corners = there, found if begins_refuted else corners
     else:
         return here if begins_refuted else math.inf
     low, high = min(here, there), max(here, there)
+    corners = corners if begins_refuted else found
     step = 1.0 + max(float(tolerance), 1e-12)  # no middle lies between neighbouring floats
     while high > low * step:
         middle = math.sqrt(low * high)
-        low, high = (low, middle) if refuted(middle) else (middle, high)
+        found = refuting(middle, corners)
+        if len(found) > 0:
+            high, corners = middle, found
+        else:
+            low = middle
     return high
 
 
@@ -207,7 +216,7 @@ def judge(
         claimed=claim.epsilon_at(delta),
         lower=float(epsilon_lower_bound(points, delta)),
         lower_in_family=in_family,
-        contradicted=bool(contradicts(points, claim)),
+        contradicted=bound <= noise_multiplier,  # what the search saw first
     )
 
 
