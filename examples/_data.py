@@ -1,6 +1,7 @@
-"""MNIST for the examples that need it: from --data-dir, else scikit-learn's digits in its place."""
+"""What examples share: MNIST, from --data-dir, else scikit-learn's digits in its place; smoke runs."""
 
 import gzip
+import os
 import pathlib
 from typing import NamedTuple
 
@@ -19,6 +20,13 @@ class Split(NamedTuple):
     y: np.ndarray
     xt: np.ndarray
     yt: np.ndarray
+
+
+def compile_fast() -> None:
+    """For smoke runs, which compile longer than they train; call it before jax is first used."""
+    os.environ["XLA_FLAGS"] = (
+        "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+    )
 
 
 def mnist(data_dir: pathlib.Path) -> Split:

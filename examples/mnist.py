@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from _data import DATA_DIR, Split, mnist
+from _data import DATA_DIR, Split, compile_fast, mnist
 from _scattering import features
 from flax import nnx
 from tqdm import tqdm
@@ -87,10 +87,9 @@ def load(args: argparse.Namespace) -> Split:
     """Returns images, or their scattering features, few of them in a smoke run."""
     data = mnist(args.data_dir)
     if args.smoke:
+        compile_fast()
         data = Split(data.x[:1500], data.y[:1500], data.xt[:250], data.yt[:250])
-    if args.model == "cnn":
-        return data
-    return data._replace(x=features(data.x), xt=features(data.xt))
+    return data if args.model == "cnn" else data._replace(x=features(data.x), xt=features(data.xt))
 
 
 def main() -> None:
@@ -100,9 +99,9 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="5 steps, to see that it runs")
     parser.add_argument("--seed", type=int, help="for tests only: a seeded run protects nobody")
     args = parser.parse_args()
-    root, recipe = key(args.seed), RECIPES[args.model]
     started = time.perf_counter()
     data = load(args)
+    root, recipe = key(args.seed), RECIPES[args.model]
 
     batch = min(recipe.batch, len(data.x) // 4)
     plan = dpsgd.plan(

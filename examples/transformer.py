@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from _data import DATA_DIR
+from _data import DATA_DIR, compile_fast
 from flax import nnx
 from tqdm import tqdm
 
@@ -106,8 +106,8 @@ def main() -> None:
     args = parser.parse_args()
     started = time.perf_counter()
     (old, old_test), (new, new_test) = load(args.data_dir)
-    if args.smoke:  # it is compiling that takes long: fast, and one program for texts of one size
-        jax.config.update("jax_disable_most_optimizations", True)
+    if args.smoke:  # one program for texts of one size
+        compile_fast()
         old, old_test, new, new_test = old[:1500], old_test[:16], new[:1500], new_test[:16]
     decoder = nnx.jit(Decoder)(nnx.Rngs(tagged(key(args.seed), "init")))
     graph, lora, base = nnx.split(decoder, nnx.LoRAParam, nnx.Param)

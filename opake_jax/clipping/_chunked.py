@@ -33,8 +33,7 @@ class Chunked(Sized):
 
     def loop(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """Returns `run(params, batch, mask, key, limit, index) -> (sums, values per row)` as a loop over chunks."""
-        run = functools.partial(run, self.engine)
-        shapes = jax.jit(run).eval_shape
+        run = jax.jit(functools.partial(run, self.engine))  # traced once, for shapes and for sums
 
         @functools.partial(jax.jit, donate_argnums=0)
         def add(total: Any, *args: Any) -> Any:
@@ -60,7 +59,7 @@ class Chunked(Sized):
                 lambda x: jax.ShapeDtypeStruct((self.size, *x.shape[1:]), x.dtype),
                 (batch, marks, np.zeros(count, np.uint32)),
             )
-            sums, values = shapes(params, chunk[0], chunk[1], key, limit, chunk[2])
+            sums, values = run.eval_shape(params, chunk[0], chunk[1], key, limit, chunk[2])
             total = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), sums)
             found = []
             for start in range(0, len(real), self.size):
