@@ -99,6 +99,10 @@ class Mechanism(Process):
             f"{self.name} has no Renyi analysis here: use accountant=PLD(), the default"
         )
 
+    def rough_renyi(self, orders: Any) -> Any:
+        """Returns about `renyi(orders)`, perhaps sooner: where to look for the best order."""
+        return self.renyi(orders)
+
     def grouped(self, size: int) -> "Mechanism":
         """Returns the mechanism as a group of `size` units sees it."""
         raise NotImplementedError(
