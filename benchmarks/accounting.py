@@ -114,7 +114,7 @@ def workloads() -> list[Workload]:
             "W6",
             "calibrate sigma: epsilon 3, delta 1e-5, q 0.01, T 1000",
             calibrated,
-            (0.81359, 0.81360),
+            (0.813584, 0.813586),
             30,
             peers=peers.calibration(3.0, 1e-5, 0.01, 1000),
         )

@@ -121,8 +121,8 @@ def test_a_table_shows_what_was_computed(capsys):
 def test_calibration_finds_the_noise_and_rounds_it_up(capsys):
     options = ["--epsilon", "3", "--delta", "1e-5", "--sample-rate", "0.01", "--steps", "1000"]
     (row,) = ask_json(capsys, "calibrate", *options)["rows"]
-    # 0.8135916: the lattice, inverted by bisection.
-    assert 0.81359 <= row["noise_multiplier"] <= 0.81360
+    # 0.8135845: direct sums (tests/accounting/test_smooth.py); a lattice's upper bound gives 0.8135916.
+    assert 0.813584 <= row["noise_multiplier"] <= 0.813586
     assert 2.9999 <= row["achieved"] <= 3.0
     shown = float(ask(capsys, "calibrate", *options).splitlines()[-1].split()[-2])
     assert shown >= row["noise_multiplier"]

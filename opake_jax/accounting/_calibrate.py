@@ -151,7 +151,7 @@ class _Search:
             else:
                 self.highest = min(self.highest, x)
             return None
-        if not isinstance(process, Process):
+        if not hasattr(process, "epsilon_at"):  # a process, or a ledger
             raise TypeError(f"make_process must return a process, got {process!r}")
         spent = float(self.budget.spent(process, accountant=self.accountant))
         allowed = bool(self.budget.allows(spent))

@@ -327,3 +327,14 @@ def test_epsilon_to_nine_digits():
         found = [delta_by_direct_sums(1.0, 0.01, 1000, e, tilt, window) for e in (low, truth, high)]
         assert found[0] >= 1e-5 >= found[2]
         assert found[1] == pytest.approx(1e-5, rel=1e-9)
+
+
+def test_calibrated_noise_meets_its_target_by_direct_sums():
+    found = acc.calibrate(
+        acc.epsilon_budget(3.0, delta=1e-5),
+        lambda s: acc.poisson(acc.gaussian(s), 0.01) * 1000,
+        param_min=0.3,
+        param_max=10.0,
+    )
+    delta = delta_by_direct_sums(found.param, 0.01, 1000, 3.0, 3.5, 60.0)
+    assert 1e-5 * (1 - 2e-5) <= delta <= 1e-5
