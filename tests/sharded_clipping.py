@@ -10,7 +10,6 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from opake_jax.clipping import Auto, Ghost, Microbatched, Vmap, clipped_grad
-from opake_jax.random import key
 
 ENGINES = {"vmap": Vmap(), "ghost": Ghost(), "auto": Auto(), "microbatched": Microbatched(1)}
 DEVICES = jax.device_count()
@@ -57,8 +56,9 @@ def mlp(params, example):
 def sharded_jit(engine):
     mesh = jax.make_mesh((DEVICES,), ("d",), axis_types=(AxisType.Auto,))
     rows, replicated = NamedSharding(mesh, P("d")), NamedSharding(mesh, P())
-    params = {"a": jax.random.normal(key(0), (48, 96)), "b": jax.random.normal(key(1), (96, 40))}
-    batch = (jax.random.normal(key(2), (64, 48)), jax.random.normal(key(3), (64, 40)))
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)  # noqa: E731
+    params, batch = {"a": draw(48, 96), "b": draw(96, 40)}, (draw(64, 48), draw(64, 40))
     grad_fn = clipped_grad(mlp, 1.0, engine=engine)
     run = jax.jit(
         lambda p, b: grad_fn(p, b)[0].tree,
