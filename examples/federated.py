@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from _data import DATA_DIR, mnist
+from _data import DATA_DIR, compile_fast, mnist
 from tqdm import tqdm
 
 import opake_jax.accounting as acc
@@ -75,6 +75,8 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="5 rounds, to see that it runs")
     parser.add_argument("--seed", type=int, help="for tests only: a seeded run protects nobody")
     args = parser.parse_args()
+    if args.smoke:
+        compile_fast()
     root = key(args.seed)
     started = time.perf_counter()
     data = mnist(args.data_dir)
