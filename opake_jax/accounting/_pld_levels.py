@@ -33,7 +33,7 @@ from opake_jax.accounting._pld_tilt import (
     rough_log_delta,
     roughen,
 )
-from opake_jax.accounting._pld_trade_off import beta_bounds
+from opake_jax.accounting._pld_trade_off import beta_bounds, beta_of_laws
 from opake_jax.accounting._smooth_lines import is_reverse
 
 __all__ = ["Problem"]
@@ -175,6 +175,16 @@ class Problem:
             return 1 - alpha, 1 - alpha
         log_alpha = math.log(alpha)
         lower, upper = 0.0, 1.0
+        query = Query(log_alpha, 0.0, True, 1.0)
+        laws = [self.smooth(d, query) for d in range(self.directions)]
+        if all(law is not None and law.is_exact for law in laws):
+            for first in range(self.directions):
+                ends = beta_of_laws(laws, first, alpha)
+                if ends is None:
+                    break
+                lower, upper = max(lower, ends[0]), min(upper, ends[1])
+                if excess(lower, upper) <= 1:
+                    return lower, upper
         for atoms, frequencies in _LEVELS[:2]:
             tails = self._tails(log_alpha)
             sides = [self.steps(d, tails, atoms) for d in range(self.directions)]

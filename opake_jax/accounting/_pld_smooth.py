@@ -31,7 +31,14 @@ import numpy as np
 
 from opake_jax._numerics import NUFFT_ERROR, nufft
 from opake_jax.accounting._pairs import ULP
-from opake_jax.accounting._pld_fourier import Bounds, Law, StepSpectrum, bounds_on, compose
+from opake_jax.accounting._pld_fourier import (
+    Bounds,
+    Law,
+    Spectrum,
+    StepSpectrum,
+    bounds_on,
+    compose,
+)
 from opake_jax.accounting._pld_tilt import (
     COARSE,
     Contour,
@@ -134,10 +141,10 @@ class Smooth:
     def answer(self, query: Query) -> tuple[Bounds, Contour] | None:
         """Returns the bounds and their contour; None where they would not be worth their while."""
         contour = self.contour(query)
-        found = self.spectrum(contour)
-        if found is None:
-            return None
-        return bounds_on(self.law(), query, contour, compose(found, self.counts, contour)), contour
+        spectrum = self.spectrum_on(contour, 1.0)
+        return (
+            None if spectrum is None else (bounds_on(self.law(), query, contour, spectrum), contour)
+        )
 
     def together(self, times: Any, query: Query) -> "list[Bounds] | None":
         """Returns the bounds after `times` repetitions, the largest first and no less than 1; one contour serves all."""
@@ -162,8 +169,26 @@ class Smooth:
 
     def contour(self, query: Query) -> Contour:
         """Returns a contour for a query about delta."""
-        inside = self.known[0] * (1 - 1e-9), self.known[1] * (1 - 1e-9)
-        return contour_on(self.rough(), query, self.most, inside)
+        return contour_on(self.rough(), query, self.most, self.inside)
+
+    @property
+    def inside(self) -> tuple[float, float]:
+        """The tilts between which a contour may look."""
+        return self.known[0] * (1 - 1e-9), self.known[1] * (1 - 1e-9)
+
+    def spectrum_on(self, contour: Contour, sign: Any) -> Spectrum | None:
+        """Returns the integrand for delta (sign 1) or 1 - delta (sign -1); None where it would not be worth it."""
+        found = self.spectrum(contour)
+        return None if found is None else compose(found, self.counts, contour, sign)
+
+    def mass_errors(self) -> tuple[float, float]:
+        """Returns by how much the mass exceeds 1 above, and falls short below: the law has it all."""
+        return 0.0, 0.0
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether no mass and no loss was rounded up."""
+        return not any(np.any(branch.excess > 0) for kind in self.branches for branch in kind)
 
     def spectrum(self, contour: Contour) -> StepSpectrum | None:
         """Returns what the inversion on this contour needs; None where it would not be worth its while."""

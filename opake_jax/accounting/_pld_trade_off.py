@@ -23,6 +23,8 @@ import numpy as np
 from opake_jax._numerics import log1mexp, logsumexp, xp
 from opake_jax.accounting._pairs import ULP
 from opake_jax.accounting._pld_fourier import (
+    Law,
+    Spectrum,
     alias_of,
     chernoff_tails,
     evaluate,
@@ -32,6 +34,7 @@ from opake_jax.accounting._pld_fourier import (
 )
 from opake_jax.accounting._pld_tilt import (
     Contour,
+    Rough,
     Steps,
     expected_size,
     pick_tilt,
@@ -39,7 +42,7 @@ from opake_jax.accounting._pld_tilt import (
     window_ends,
 )
 
-__all__ = ["Binding", "beta_bounds", "rest_on"]
+__all__ = ["Binding", "beta_bounds", "beta_of_laws", "rest_on"]
 
 _ALIAS = 1e-9  # relative to the integral: 1 - delta is asked for more digits than delta
 _BISECTIONS = 14  # of 12 spreads: G is flat at its top, 1e-3 of a spread costs 1e-6
@@ -54,6 +57,37 @@ class _Line(NamedTuple):
     sign: Any
 
 
+class _Atoms(NamedTuple):
+    """One direction as atoms: a source of spectra, as `Smooth` is one."""
+
+    steps: Steps
+    frequencies: int
+    most: float = math.inf
+    inside: tuple[float, float] = (-math.inf, math.inf)
+
+    def rough(self) -> Rough:
+        return roughen(self.steps)
+
+    def law(self) -> Law:
+        return law_of(self.steps)
+
+    def spectrum_on(self, contour: Contour, sign: Any) -> Spectrum:
+        return spectrum_of(self.steps, contour, self.frequencies, sign)
+
+    def mass_errors(self) -> tuple[xp.Array, xp.Array]:
+        """Returns (over, missing): by how much the masses of all steps exceed 1 above, and fall short below.
+
+        Padded masses make delta larger, which is right, but also E min(1, e^(eps-L)), which is not; the
+        composed difference is at most (1 + over)^T - 1. Missing mass adds at most itself to 1 - delta.
+        """
+        steps = self.steps
+        total = logsumexp(xp.concatenate([steps.log_mass[:, 0], steps.log_infinity[:, None]], 1))
+        over = xp.expm1(steps.counts @ (xp.maximum(total, 0.0) + steps.loss.shape[2] * ULP))
+        held = logsumexp(steps.log_mass[:, 1])
+        missing = -xp.expm1(steps.counts @ (xp.minimum(held, 0.0) - steps.loss.shape[2] * ULP))
+        return over, missing
+
+
 class Binding(NamedTuple):
     """The point t that gave the lower bound, and the direction whose delta binds there."""
 
@@ -62,15 +96,15 @@ class Binding(NamedTuple):
     line: _Line
 
 
-def _line(steps: Steps, log_alpha: Any, points: Any, search: Any) -> _Line:
+def _line(source: Any, log_alpha: Any, points: Any, search: Any) -> _Line:
     """Returns a contour for 1 - delta near where Q(L > t) is alpha, or near the points."""
-    rough = roughen(steps)
+    rough = source.rough()
 
     def goal(tilts: Any, value: Any, variance: Any) -> Any:
         del variance
         return xp.where(search, (value - log_alpha) / (1 + tilts), xp.abs(points[1]))
 
-    tilt, value, _, end = pick_tilt(rough, goal)
+    tilt, value, _, end = pick_tilt(rough, goal, source.most)
     size = expected_size(tilt, rough.spread_at(tilt))
     small = value - tilt * end + xp.log(size) < math.log(0.3)  # delta is small there
     complement = ~small & (rough.spread_at(xp.asarray(-0.5)) > _WIDE)
@@ -85,7 +119,9 @@ def _line(steps: Steps, log_alpha: Any, points: Any, search: Any) -> _Line:
     log_alias = xp.log(_ALIAS * size)
     start = xp.where(complement, xp.maximum(mean, 0.0), end)
     centre = xp.where(search, start, xp.abs(points[1]))
-    right, left, right_tilt, left_tilt = window_ends(rough, tilt, spread, value, log_alias)
+    right, left, right_tilt, left_tilt = window_ends(
+        rough, tilt, spread, value, log_alias, source.inside
+    )
     decayed = -log_alias / xp.abs(tilt)
     reach = xp.maximum(right - centre + xp.where(complement, decayed, 0.0), centre - left + decayed)
     window = 1.03 * (reach + 3 * spread)  # the search may move this far
@@ -108,36 +144,25 @@ def _complement_alias(epsilon: Any, contour: Contour, tails: Any) -> xp.Array:
     return 2 * (right + left + xp.exp(-decay * c)) / wrapped
 
 
-def _excess(steps: Steps) -> tuple[xp.Array, xp.Array]:
-    """Returns (over, missing): by how much the masses of all steps exceed 1 above, and fall short below.
-
-    Padded masses make delta larger, which is right, but also E min(1, e^(eps-L)), which is not; the
-    composed difference is at most (1 + over)^T - 1. Missing mass adds at most itself to 1 - delta.
-    """
-    total = logsumexp(xp.concatenate([steps.log_mass[:, 0], steps.log_infinity[:, None]], 1))
-    over = xp.expm1(steps.counts @ (xp.maximum(total, 0.0) + steps.loss.shape[2] * ULP))
-    held = logsumexp(steps.log_mass[:, 1])
-    missing = -xp.expm1(steps.counts @ (xp.minimum(held, 0.0) - steps.loss.shape[2] * ULP))
-    return over, missing
-
-
-def _look(
-    steps: Steps, log_alpha: Any, points: Any, search: Any, frequencies: int
-) -> tuple[Any, Any, Any, _Line]:
+def _look(source: Any, log_alpha: Any, points: Any, search: Any) -> Any:
     """Returns (points, lower, upper, line): bounds on log(1 - delta) of one direction at three points t.
+
+    None where the source has no spectrum.
 
     Args:
       log_alpha: where `search`, the points are put about the maximum of this direction's G.
       points: [3], used where not `search`.
     """
-    line = _line(steps, log_alpha, points, search)
+    line = _line(source, log_alpha, points, search)
     contour, sign = line
-    spectrum = spectrum_of(steps, contour, frequencies, sign)
-    law = law_of(steps)
+    spectrum = source.spectrum_on(contour, sign)
+    if spectrum is None:
+        return None
+    law = source.law()
     tails = [chernoff_tails(law, row, contour, spectrum.smoothing) for row in (0, 1)]
     lowest = jax.tree.map(lambda a, b: xp.where(sign < 0, a, b), *tails)
     infinite = law.log_infinity
-    over, missing = _excess(steps)
+    over, missing = source.mass_errors()
 
     def alias(epsilon: Any) -> xp.Array:
         plain = alias_of(epsilon, contour, lowest)
@@ -233,7 +258,7 @@ def beta_bounds(steps: Steps, first: Any, alpha: Any, frequencies: int) -> tuple
     def one(points: Any, turn: Any) -> Any:
         direction = xp.where(turn == 0, first, 1 - first)
         chosen = jax.tree.map(lambda leaf: leaf[direction], steps)
-        points, *found = _look(chosen, log_alpha, points, turn == 0, frequencies)
+        points, *found = _look(_Atoms(chosen, frequencies), log_alpha, points, turn == 0)
         return points, (direction, *found)
 
     points, (directions, lower, upper, lines) = xp.scan(one, xp.zeros(3), xp.arange(2))
@@ -244,6 +269,22 @@ def beta_bounds(steps: Steps, first: Any, alpha: Any, frequencies: int) -> tuple
     line = jax.tree.map(lambda leaf: leaf[turn], lines)
     upper_end = xp.minimum(xp.minimum(up, alone), 1 - alpha)
     return low, upper_end, Binding(points[1], directions[turn], line)
+
+
+def beta_of_laws(laws: Any, first: int, alpha: float) -> tuple[float, float] | None:
+    """Returns (lower, upper) for beta(alpha) from the law of each direction; None where one says nothing."""
+    points: Any = np.zeros(3)
+    lower, upper = [], []
+    for turn, source in enumerate((laws[first], laws[-1 - first])):
+        found = _look(source, math.log(alpha), points, turn == 0)
+        if found is None:
+            return None
+        points, low, up, _ = found
+        lower.append(low)
+        upper.append(up)
+    low, up = _combine(alpha, points, np.minimum(*lower), np.minimum(*upper))
+    _, alone = _combine(alpha, points, lower[0], upper[0])
+    return float(low), float(min(up, alone, 1 - alpha))
 
 
 def rest_on(steps: Steps, line: _Line, epsilon: Any, frequencies: int) -> xp.Array:

@@ -106,5 +106,5 @@ def test_what_is_no_process_is_named():
     with pytest.raises(TypeError, match="compose takes processes"):
         acc.compose([acc.gaussian(1.0), acc.gaussian(1.0)])
     for accountant in (acc.RDP, "rdp", acc.PLD(rtol=-1.0), acc.PLD(rtol="1")):
-        with pytest.raises((TypeError, ValueError), match="accountant|rtol"):
+        with pytest.raises((TypeError, ValueError), match=r"accountant|rtol"):
             acc.gaussian(1.0).epsilon_at(1e-5, accountant=accountant)

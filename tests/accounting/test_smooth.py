@@ -338,3 +338,17 @@ def test_calibrated_noise_meets_its_target_by_direct_sums():
     )
     delta = delta_by_direct_sums(found.param, 0.01, 1000, 3.0, 3.5, 60.0)
     assert 1e-5 * (1 - 2e-5) <= delta <= 1e-5
+
+
+@pytest.mark.parametrize("index", [0, 2, 3])
+@pytest.mark.parametrize("alpha", [1e-9, 0.01, 0.3, 0.9])
+def test_beta_by_the_law_and_by_atoms_agree(index, alpha):
+    step, count, _ = SETTINGS[index]
+    case, atoms = (problem(step.parts[0][0], count) for _ in range(2))
+    atoms.smooth = lambda direction, query: None
+    with quietly():
+        low, up = case.beta(alpha, lambda lower, upper: 0.0)  # the first answer
+        atoms_low, atoms_up = atoms.beta(alpha, lambda lower, upper: 2.0)  # the finest
+    assert 0 <= low <= up <= 1 - alpha
+    assert low <= atoms_up
+    assert atoms_low <= up
