@@ -190,7 +190,7 @@ MUTANTS = (
     ),
     Mutant(
         "nan_passes", "R26", "_checks.py", "if not (above and below):  # a NaN fails both", "if number < low or number > high:",
-        (REPORTS + "test_a_noise_multiplier_below_zero_or_nan_is_refused", CLIPPED + "test_r26_bad_numbers_are_refused_at_the_factory",
+        (REPORTS + "test_a_noise_multiplier_below_zero_or_nan_is_refused", CLIPPED + "test_r26_bad_denominators_are_refused_at_the_factory",
          FUZZ + "plan.py::test_adaptive_clipping_is_refused_or_usable", FUZZ + "noise.py::test_a_noise_multiplier_is_refused_or_finite"),
     ),
     Mutant(
@@ -266,6 +266,51 @@ MUTANTS = (
         "batch_axis_unchecked", "R42", "clipping/_guards.py", "if any(jnp.shape(leaf)[0] != rows for _, leaf in leaves):", "if rows < 0:",
         (CLIPPED + "test_r42_a_batch_without_a_common_batch_axis_is_named",
          KINDS + "test_leaves_without_one_batch_axis_are_named_with_their_shapes"),
+    ),
+    # Found by readers who tried to get a wrong answer (README, "Adversarial passes").
+    Mutant(
+        "stability_of_any_size", "A01", "clipping/_clipped_grad.py", 'check_real("stability", stability, low=NORM_RANGE[0])',
+        'check_real("stability", stability)', (CLIPPED + "test_bad_engines_losses_and_stability_are_refused",),
+    ),
+    Mutant(
+        "summed_twice", "A02", "types.py", "        _reject_equal_parts(self.tree, axis_name)\n", "",
+        ("test_types.py::test_a_sum_that_is_the_same_on_all_devices_is_not_summed_over_them",),
+    ),
+    Mutant(
+        "mask_forgotten", "A03", "dpsgd/_grad_fn.py", "        mask is not None,", "        True,",
+        ("dpsgd/test_plan.py::test_a_forgotten_mask_is_refused",),
+    ),
+    Mutant(
+        "rounded_in_one_place", "A04", "clipping/_vmap.py", "    gradients = settled(gradients)\n", "",
+        (CLIPPED + "test_the_norm_is_that_of_the_numbers_that_are_summed",),
+    ),
+    Mutant(
+        "tiny_norms_pass", "A05", "clipping/_rules.py", "jnp.where((limits >= low) & (limits <= high), limits, jnp.nan)", "limits",
+        (CLIPPED + "test_a_bad_traced_clipping_norm_gives_nan_noise",),
+    ),
+    Mutant(
+        "lanes_share_noise", "A06", "noise/_gaussian.py", "    if several_sums and size > 1:", "    if False:",
+        ("noise/test_gaussian.py::test_lanes_that_share_a_key_are_refused_and_equal_ones_are_not_released",),
+    ),
+    Mutant(
+        "leaves_of_other_shapes_add", "A08", "types.py", "        if shapes[0] != shapes[1]:", "        if False:",
+        ("test_types.py::test_parts_of_different_draws_do_not_add",),
+    ),
+    Mutant(
+        "leaves_trusted", "A10", "accounting/_queries.py", "        if not (count >= 0 and math.floor(count) == count and mechanism.is_valid()):",
+        "        if False:", ("accounting/test_bad_input.py::test_a_number_changed_past_its_factory_is_refused",),
+    ),
+    Mutant(
+        "wrapped_mass_left_in", "A16", "accounting/_pld_fourier.py", "value = value + side * error - xp.where(side < 0, alias, 0.0)",
+        "value = value + side * error", ("accounting/test_smooth.py::test_the_law_is_below_the_truth_with_a_narrow_window",),
+    ),
+    Mutant(
+        "variation_halved", "A16", "accounting/_pld_smooth.py", "varies = 2 * steep_g * _larger(g)", "varies = steep_g * _larger(g)",
+        ("accounting/test_smooth.py::test_masses_and_variations_of_cells_lie_on_their_side",),
+    ),
+    Mutant(
+        "modulus_too_small", "A16", "accounting/_pld_smooth.py", "short / scales[:, None] ** 2", "short / scales[:, None]",
+        ("accounting/test_smooth.py::test_what_bounds_the_modulus_bounds_it_for_all_frequencies_above",),
     ),
 )  # fmt: skip
 

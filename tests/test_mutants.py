@@ -10,7 +10,7 @@ HERE = pathlib.Path(__file__).parent
 
 
 def test_every_report_has_a_mutant():
-    assert {m.reports for m in MUTANTS} == {f"R{n:02d}" for n in range(1, 43)}
+    assert {m.reports for m in MUTANTS} >= {f"R{n:02d}" for n in range(1, 43)}
     assert len({m.name for m in MUTANTS}) == len(MUTANTS)
 
 
@@ -27,6 +27,6 @@ def test_a_mutant_fits_the_code(mutant):
 
 def test_every_mutant_is_listed():
     listed = re.findall(
-        r"^\| (R\d\d) \| `(\w+)` \|", (HERE / "README.md").read_text(), re.MULTILINE
+        r"^\| ([RA]\d\d) \| `(\w+)` \|", (HERE / "README.md").read_text(), re.MULTILINE
     )
     assert listed == [(m.reports, m.name) for m in MUTANTS]

@@ -25,7 +25,7 @@ class PrivateAux(NamedTuple):
 
     Attributes:
       loss: (B,) float; NaN at padded rows, so that `jnp.nanmean(loss)` averages over real ones.
-      grad_norm: (B,) L2 norm of the whole gradient before clipping, right to 1e-5 and never below the truth; NaN at padded rows, inf at
+      grad_norm: (B,) L2 norm of the whole gradient before clipping, never below the truth, and right to 1e-5 where its parts do not cancel; NaN at padded rows, inf at
         real rows whose gradient is not finite (they contribute nothing: `jnp.isinf(grad_norm).sum()` counts them). With groups (B, G).
       aux: what the loss returned beside its value, stacked; floats are NaN and others 0 at padded rows. None without `has_aux`.
     """

@@ -218,3 +218,11 @@ def test_one_traced_number_among_known_ones_is_answered(accountant, question, wh
 def test_a_traced_false_positive_rate_outside_0_to_1_has_no_beta():
     ask = jax.jit(lambda a: (STEP * 3).beta_at(a))
     assert [float(ask(a)) for a in (-1.0, 1.5, NAN)] == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("process", [STEP, poisson(STEP, 0.01) * 1000, STEP | acc.laplace(1.0)])
+def test_a_tiny_delta_is_not_zero(process):
+    """0 would claim pure DP, which no Gaussian has."""
+    assert 0 < process.delta_at(1000.0) < 1e-300
+    assert acc.laplace(1.0).delta_at(1.0) == 0.0
+    assert str(acc.identity().delta_at(0.0)) == "0.0"

@@ -352,3 +352,16 @@ def test_beta_by_the_law_and_by_atoms_agree(index, alpha):
     assert 0 <= low <= up <= 1 - alpha
     assert low <= atoms_up
     assert atoms_low <= up
+
+
+@pytest.mark.parametrize("share", [0.15, 0.3])
+def test_the_law_is_below_the_truth_with_a_narrow_window(share):
+    """What wraps around is visible, and taken off below: 1.8282366665 stays inside."""
+    query = Query(math.log(1e-5), 0.0, True, 1.0)
+    with quietly():
+        law = problem(SETTINGS[0][0].parts[0][0], 1000).smooth(0, query)
+        contour = law.contour(query)
+        narrow = contour._replace(window=share * contour.window)
+        spectrum = law.spectrum_on(narrow, 1.0)
+        bounds = smooth.bounds_on(law.law(), query, narrow, spectrum)
+    assert bounds.lower <= 1.8282366665 <= bounds.upper
