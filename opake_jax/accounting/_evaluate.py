@@ -100,7 +100,10 @@ def evaluate_traced(
                 return values, values
 
             rows, values = jax.jacfwd(along, has_aux=True)(point)
-            rows = [[slope.astype(dtype) for slope in row] for row in rows]
+            rows = [
+                [_where_finite(value, slope).astype(dtype) for slope in row]
+                for value, row in zip(values, rows, strict=True)
+            ]
             values = rounded(values)
         slopes = []
         for value, row in zip(values, rows, strict=True):
@@ -112,3 +115,9 @@ def evaluate_traced(
 
     floats = [leaves[i] for i in slots]
     return call(*[n if jnp.issubdtype(n.dtype, jnp.floating) else n * 1.0 for n in floats])
+
+
+def _where_finite(value: jax.Array, slope: jax.Array) -> jax.Array:
+    """Returns the slope, NaN where the value is infinite: 0 would say that nothing matters there."""
+    known = jnp.isfinite(value).reshape(value.shape + (1,) * (slope.ndim - value.ndim))
+    return jnp.where(known, slope, jnp.nan)

@@ -232,7 +232,11 @@ def limit_of(mixtures: Mixtures, side: Any) -> xp.Array:
     there = log_weights > -xp.inf
     far = xp.max(xp.where(there, side * means, -xp.inf), 1, keepdims=True)
     ends = logsumexp(xp.where(side * means == far, log_weights, -xp.inf))
-    loss = ends[0] - ends[1] + side * 16 * ULP * xp.sum(xp.abs(ends))
+    # The unshifted weight, 1 - sum_k w_k, is off by an ulp of each w_k but one, and perhaps nothing else.
+    more = xp.maximum(xp.sum(there[:, 1:], 1) - 1, 0)
+    unsure = xp.where(far[:, 0] == 0, more * ULP * xp.exp(xp.minimum(-ends, 700.0)), 0.0)
+    error = 16 * ULP * xp.sum(xp.abs(ends)) + 2 * xp.sum(unsure)
+    loss = ends[0] - ends[1] + side * xp.where(error < 0.1, error, xp.inf)
     return xp.where(far[0, 0] == far[1, 0], loss, side * xp.inf)
 
 

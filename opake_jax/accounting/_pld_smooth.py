@@ -65,7 +65,7 @@ from opake_jax.accounting._smooth_lines import (
 __all__ = ["Smooth", "smooth_of"]
 
 _FEWEST = 4  # steps: of fewer the characteristic function dies out too slowly
-_MOST_NODES = 8192
+_MOST_NODES = 2**15
 _CUT = 1e-16  # of the tilted mass: what the fine nodes may leave out
 _BAND = 1e-6  # relative budget of delta for what lies beyond the last frequency
 _DOUBLINGS, _PLACES = 12, 150  # factors 2^k that are tried, and places c
@@ -82,7 +82,8 @@ class _Cells(NamedTuple):
     variation: np.ndarray  # V_c, from above
     whole: float  # the branch's share of E
     ends: tuple[float, float]  # between them lies all but about _CUT
-    left_out: float  # bound on what lies beyond them, as an integral or as a sum of nodes
+    left_out: float  # bound on what lies beyond them
+    width: float  # of a cell
 
 
 def smooth_of(kinds: Any, counts: np.ndarray, query: Query) -> "Smooth | None":
@@ -290,7 +291,7 @@ def _cells_of(kind: list[Branch], lines: list[Line], total: Moment, tilt: float)
         spill = beyond_ends(branch, line, np.log(f))
         whole = math.exp(log_size - log_total) * (1 + _ROUND) + _ROUND
         ends, left_out = _ends(line, upper, spill)
-        every.append(_Cells(mass, variation * (1 + _ROUND), whole, ends, left_out))
+        every.append(_Cells(mass, variation * (1 + _ROUND), whole, ends, left_out, line.step))
     return every
 
 
@@ -300,13 +301,12 @@ def _larger(values: np.ndarray) -> np.ndarray:
 
 
 def _ends(line: Line, upper: np.ndarray, spill: float) -> tuple[tuple[float, float], float]:
-    """Returns dots between which all but about _CUT of the mass lies, and what may be beyond them."""
+    """Returns dots between which all but about _CUT of the mass lies, and what may be beyond them, over whole cells."""
     left = spill + np.append(0.0, np.cumsum(upper))  # left of each dot
     right = spill + np.append(np.cumsum(upper[::-1])[::-1], 0.0)
     first = max(int(np.searchsorted(left, _CUT)) - 1, 0)
     last = min(len(right) - int(np.searchsorted(right[::-1], _CUT)), len(right) - 1)
-    # Nodes at distance h <= H in a cell of width H: at most H/h + 1 of them.
-    return (float(line.x[first]), float(line.x[last])), 2 * float(left[first] + right[last])
+    return (float(line.x[first]), float(line.x[last])), float(left[first] + right[last])
 
 
 def _log_beyond(kind: list[_Cells], w: np.ndarray) -> np.ndarray:
@@ -350,8 +350,12 @@ def _characteristic(
         line.strip.error(branch.exponents(tilt), last)
         for branch, line in zip(kind, lines, strict=True)
     )
-    # What the line leaves out: as an integral, and as a sum of the rule's nodes.
-    error = 2 * quadrature + 2 * sum(some.left_out for some in cells) + len(weights) * ULP
+    # What a line leaves out: as an integral, and as a sum of nodes, of which a cell of width H holds H/h + 1.
+    left_out = sum(
+        some.left_out * (2 + line.step / some.width)
+        for some, line in zip(cells, lines, strict=True)
+    )
+    error = 2 * quadrature + left_out + len(weights) * ULP
     error += float(weights @ (mass_error + abs(tilt) * loss_error))
     moved = float(weights @ loss_error) + 4 * ULP * float(weights @ np.abs(away))
     off = NUFFT_ERROR + 2 * error + moved * w

@@ -96,7 +96,7 @@ def poisson(
 
     Args:
       inner: `gaussian(...)` or `adaclip(...)`, whose noise multiplier is read.
-      sample_rate: in [0, 1]; may be traced.
+      sample_rate: in [0, 1]; may be traced. Derivatives hold inside (0, 1).
       truncated_batch_size: the cap: of more units than that, a uniformly random subset of this size
         is kept. Needs `dataset_size`. See `truncated_poisson` for what it costs.
       dataset_size: number of units, with `truncated_batch_size` only.

@@ -60,7 +60,7 @@ class Queries:
           group_size: of the privacy unit, a whole number of at least 1.
 
         Raises:
-          ValueError: delta outside [0, 1) or NaN. A traced one gives NaN.
+          ValueError: delta outside [0, 1) or NaN. A traced one below 0, or NaN, gives inf.
 
         Reference: Balle and Wang 2018, arXiv:1805.06530 (Gaussian); otherwise see `PLD`, `RDP`.
 
@@ -90,7 +90,7 @@ class Queries:
           group_size: of the privacy unit, a whole number of at least 1.
 
         Raises:
-          ValueError: epsilon is negative or NaN. A traced one gives NaN or 1.
+          ValueError: epsilon is negative or NaN. A traced NaN gives 1.
         """
         return self.delta_bounds(epsilon, accountant=accountant, group_size=group_size)[1]
 

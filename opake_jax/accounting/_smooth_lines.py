@@ -55,7 +55,7 @@ __all__ = [
 _FAR = 9.0  # standard deviations between the last mode and the end of the line
 _COARSE = 0.1  # of min(sigma, sigma^2/M): width of the cells of the bounds
 _NARROW = 0.7  # of the width of the integrand's peak in a strip: exp(-2 pi^2/0.7^2) = 3e-18
-_MOST_CELLS = 8192
+_MOST_CELLS = 2**16
 _DIGITS = 33.0  # e^-33: what quadrature aims at
 _HEAVY = 6.0  # (M/sigma)^2: above, rare large losses rule the variance
 _WIDEST = 1.55  # of y M/sigma^2, below pi/2

@@ -226,3 +226,11 @@ def test_a_tiny_delta_is_not_zero(process):
     assert 0 < process.delta_at(1000.0) < 1e-300
     assert acc.laplace(1.0).delta_at(1.0) == 0.0
     assert str(acc.identity().delta_at(0.0)) == "0.0"
+
+
+@pytest.mark.slow
+def test_a_slope_where_epsilon_is_infinite_is_not_zero():
+    slope = jax.jit(jax.grad(lambda s: (poisson(gaussian(s), 0.1) * 20).epsilon_at(1e-5)))
+    assert slope(1.0) < 0
+    for bad in (0.0, -1.0, NAN):
+        assert math.isnan(slope(bad)), bad
