@@ -14,6 +14,7 @@ some out, gives lower bounds.
 
 import dataclasses
 import functools
+import math
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -143,18 +144,26 @@ class MixturePair:
     excess: Any
 
     def atoms(self, size: int, tails: Tails) -> Atoms:
-        """Returns the union of the branches' atoms."""
+        """Returns the union of the branches' atoms; of one that hardly ever happens, an infinite loss.
+
+        At the tilt that serves the others it would be all that counts.
+        """
         share, rest = divmod(size, len(self.pairs))
         log_weights = xp.log(xp.asarray(self.weights, xp.float64))
         parts = [
             pair.atoms(share + (rest if b == 0 else 0), tails) for b, pair in enumerate(self.pairs)
         ]
         excess = np.array([[0.0], [1.0]]) * xp.asarray(self.excess, xp.float64)[:, None]
+        rare = log_weights <= tails.high - math.log(len(parts))
         log_mass = [
-            part.log_mass + log_weights[b] - excess[0, :, b, None] for b, part in enumerate(parts)
+            xp.where(rare[b], -xp.inf, part.log_mass + log_weights[b] - excess[0, :, b, None])
+            for b, part in enumerate(parts)
         ]
         log_infinity = xp.stack(
-            [part.log_infinity + log_weights[b] for b, part in enumerate(parts)]
+            [
+                log_weights[b] + xp.where(rare[b], 0.0, part.log_infinity)
+                for b, part in enumerate(parts)
+            ]
         )
         mass, loss = pad_outward(
             xp.concatenate(log_mass, 1),

@@ -24,6 +24,7 @@ end lies M further out than f asks for, g falls as well.
 """
 
 import dataclasses
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -64,6 +65,7 @@ from opake_jax.accounting._smooth_lines import (
 
 __all__ = ["Smooth", "smooth_of"]
 
+_RARE = math.log(1e-9)  # of delta: what the branches may cost that hardly ever happen
 _FEWEST = 4  # steps: of fewer the characteristic function dies out too slowly
 _MOST_NODES = 2**15
 _CUT = 1e-16  # of the tilted mass: what the fine nodes may leave out
@@ -96,6 +98,15 @@ def smooth_of(kinds: Any, counts: np.ndarray, query: Query) -> "Smooth | None":
     branches = [branches_of(pair) for pair in kinds]
     if not all(branches):
         return None
+    # A branch that hardly ever happens is an infinite loss: at the tilt that serves the others it would be all that counts.
+    rare = query.log_delta + _RARE if query.solve else -math.inf
+    log_infinity = -math.inf
+    for r, (kind, count) in enumerate(zip(branches, counts, strict=True)):
+        logs = [branch.log_weight + math.log(count) for branch in kind]
+        branches[r] = [branch for branch, log in zip(kind, logs, strict=True) if log > rare]
+        log_infinity = functools.reduce(np.logaddexp, [x for x in logs if x <= rare], log_infinity)
+    if not all(branches):
+        return None
     most = most_tilt(branches, counts, query)
     if not 0 < most < math.inf:
         return None
@@ -103,7 +114,8 @@ def smooth_of(kinds: Any, counts: np.ndarray, query: Query) -> "Smooth | None":
     lines = [[coarse_line(branch, known) for branch in kind] for kind in branches]
     if any(line is None for kind in lines for line in kind):
         return None
-    return Smooth(branches, counts, lines, most, known, _some_nodes(lines))  # type: ignore[arg-type]
+    nodes = _some_nodes(lines)
+    return Smooth(branches, counts, lines, most, known, nodes, float(log_infinity))  # type: ignore[arg-type]
 
 
 def _some_nodes(lines: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -128,6 +140,7 @@ class Smooth:
       most: the largest tilt of use.
       known: the lines reach far enough for tilts between these.
       nodes: log masses and losses, [R, about COARSE] each.
+      log_infinity: log of what all steps together leave out, an infinite loss.
       cache: moments found so far.
     """
 
@@ -137,6 +150,7 @@ class Smooth:
     most: float
     known: tuple[float, float]
     nodes: tuple[np.ndarray, np.ndarray]
+    log_infinity: float
     cache: dict[float, list[Moment | None]] = dataclasses.field(default_factory=dict)
 
     def answer(self, query: Query) -> tuple[Bounds, Contour] | None:
@@ -162,7 +176,8 @@ class Smooth:
 
     def repeated(self, times: float) -> "Smooth":
         """Returns `times` repetitions of all of it."""
-        return dataclasses.replace(self, counts=self.counts * times)
+        infinite = self.log_infinity + math.log(times)
+        return dataclasses.replace(self, counts=self.counts * times, log_infinity=infinite)
 
     def rough(self) -> Rough:
         """Returns every so many nodes, of which a contour is chosen."""
@@ -183,8 +198,8 @@ class Smooth:
         return None if found is None else compose(found, self.counts, contour, sign)
 
     def mass_errors(self) -> tuple[float, float]:
-        """Returns by how much the mass exceeds 1 above, and falls short below: the law has it all."""
-        return 0.0, 0.0
+        """Returns by how much the mass exceeds 1 above, and falls short below."""
+        return 0.0, math.exp(self.log_infinity) * (1 + _ROUND)
 
     @property
     def is_exact(self) -> bool:
@@ -222,13 +237,17 @@ class Smooth:
     def law(self) -> Law:
         """Returns what the answer needs beside the characteristic function; one law serves for both rows."""
         return Law(
-            lambda tilt, side, row: self._moment(float(tilt), side), -math.inf, self._largest()
+            lambda tilt, side, row: self._moment(float(tilt), side),
+            self.log_infinity + 8 * ULP,
+            self._largest(),
         )
 
     def reverse_law(self) -> Law:
         """Returns the same of the pairs (Q, P): E_Q e^(-t l) = E_P e^(-(1+t) l)."""
         return Law(
-            lambda tilt, side, row: self._moment(-1 - float(tilt), side), -math.inf, math.inf
+            lambda tilt, side, row: self._moment(-1 - float(tilt), side),
+            self.log_infinity + 8 * ULP,
+            math.inf,
         )
 
     def _moments(self, tilt: float) -> list[Moment | None]:

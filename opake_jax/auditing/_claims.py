@@ -43,7 +43,12 @@ def contradicts(points: OperatingPoints, process: accounting.Process) -> np.ndar
 
     Returns:
       Boolean, shape (...).
+
+    Raises:
+      TypeError: `process` is none.
     """
+    if not isinstance(process, accounting.Process):
+        raise TypeError(f"process must be a process of opake_jax.accounting, got {process!r}")
     a, b = (np.reshape(x, (-1, np.shape(x)[-1])) for x in points)
     found = [len(_below(process, _corners(*row))) > 0 for row in zip(a, b, strict=True)]
     return np.reshape(found, np.shape(points[0])[:-1])

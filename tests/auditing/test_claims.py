@@ -117,3 +117,8 @@ def test_bad_searches_raise_by_name(start, changed, words):
 def test_one_game_at_a_time():
     with pytest.raises(ValueError, match="one game"):
         auditing.one_run_contradicts([10, 10], 5, 5, process=acc.gaussian(1.0))
+
+
+def test_a_claim_that_is_no_process_is_refused():
+    with pytest.raises(TypeError, match="process"):
+        auditing.contradicts(auditing.points_from_scores([1.0] * 50, [1.0] * 50), "none")
