@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from opake_jax._checks import is_traced
 from opake_jax.accounting import _json
 from opake_jax.accounting._budgets import Budget
 from opake_jax.accounting._process import Process, identity
@@ -72,8 +73,19 @@ class Accountant(Queries):
 
     @property
     def budget_exceeded(self) -> bool:
-        """Returns True if the certified answer lies beyond the budget; False without a budget."""
-        return self.budget is not None and not self.budget.allows(self.spent)
+        """Returns True if the certified answer lies beyond the budget; False without a budget.
+
+        Raises:
+          TypeError: the ledger's numbers are traced: a program cannot branch on them; compare `spent` there.
+        """
+        if self.budget is None:
+            return False
+        spent = self.spent
+        if is_traced(spent):
+            raise TypeError(
+                "budget_exceeded needs concrete numbers: inside jit compare spent with the target"
+            )
+        return not self.budget.allows(spent)
 
     def to_json(self) -> str:
         """Returns the ledger as JSON text: names and numbers."""

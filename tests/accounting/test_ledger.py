@@ -120,3 +120,13 @@ def test_a_traced_process_cannot_be_written_down():
 
     with pytest.raises(TypeError, match="concrete"):
         jax.jit(write)(1.0)
+
+
+def test_a_traced_ledger_says_that_a_program_cannot_branch_on_it():
+    def within(noise_multiplier):
+        ledger = acc.Accountant(acc.epsilon_budget(3.0, delta=1e-5))
+        return (ledger | acc.gaussian(noise_multiplier)).budget_exceeded
+
+    assert within(0.5)
+    with pytest.raises(TypeError, match="compare spent"):
+        jax.jit(within)(0.5)
