@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from opake_jax._checks import check_real
 from opake_jax.clipping._clipped_grad import GradFn, build
 from opake_jax.clipping._options import Options
-from opake_jax.clipping._rules import NORM_RANGE, Fixed, check_clipping_norm
+from opake_jax.clipping._rules import NORM_RANGE, Fixed
 from opake_jax.clipping._run import PrivateAux
 from opake_jax.types import ClippedSum, PyTree
 
@@ -105,7 +105,7 @@ def adaptive_clipped_grad(
 
     Reference: Andrew et al. 2021, arXiv:1905.03871.
     """
-    check_clipping_norm(clipping_norm)
+    check_real("clipping_norm", clipping_norm, low=NORM_RANGE[0], high=NORM_RANGE[1])
     check_real("quantile", quantile, low_open=True, high=1.0)
     check_real("learning_rate", learning_rate, low_open=True)
     low, high = check_bounds(bounds)

@@ -235,6 +235,7 @@ def test_bad_sizes_are_refused(make):
         make(4, clipping.Chunked(2))
 
 
+@pytest.mark.slow  # looks at the program as it ships
 def test_r15_memory_scales_with_the_microbatch():
     """MLP of 0.27 M parameters, 64 rows: all copies take 69 MB; ghost takes none of them."""
     params = {"a": jnp.zeros((256, 512)), "b": jnp.zeros((512, 256))}
@@ -252,6 +253,7 @@ def test_r15_memory_scales_with_the_microbatch():
     assert temp(clipping.Ghost()) <= 3 * size
 
 
+@pytest.mark.slow  # looks at the program as it ships
 def test_two_backward_passes_have_the_memory_of_the_plain_step():
     """Eight recomputed layers, 16 rows: one layer's values are there at a time; book-keeping holds those of all."""
     params = jnp.zeros((8, 64, 64))
