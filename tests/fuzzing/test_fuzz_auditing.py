@@ -183,6 +183,7 @@ def test_a_likelihood_ratio_is_refused_or_finite(noise, participation, unit):
 
 
 @pytest.mark.parametrize("counts", [(4_000_000, 4_000_000, 3_990_000), (10**6, 10**6, 10**6)])
+@pytest.mark.slow  # much computing, little compiling
 def test_large_games_end(counts):
     epsilon, error = answer(lambda: auditing.one_run_epsilon(*counts, delta=1e-5), seconds=30)
     assert error is None
