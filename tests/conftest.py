@@ -9,14 +9,11 @@ program itself (memory, collectives) is among those.
 import os
 import pathlib
 
+from compile_options import FLAGS
+
 _CACHE = pathlib.Path(__file__).parent.parent / ".jax_cache"
 
-_QUICKLY_COMPILED = (
-    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false "
-    "--xla_cpu_parallel_codegen_split_count=1"
-)
-
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ.setdefault("XLA_FLAGS", _QUICKLY_COMPILED)
+os.environ.setdefault("XLA_FLAGS", FLAGS)
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")

@@ -5,12 +5,7 @@ rounds in a direction are tested in programs that are compiled as they ship, by 
 """
 
 import jax
-
-OPTIONS = {
-    "xla_backend_optimization_level": 0,
-    "xla_cpu_use_fusion_emitters": False,  # each fusion would take a pipeline of MLIR passes
-    "xla_cpu_parallel_codegen_split_count": 1,
-}
+from compile_options import OPTIONS
 
 
 def fast_jit(function):

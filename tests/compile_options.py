@@ -1,0 +1,10 @@
+"""XLA's options by which a program compiles in a quarter of the time; its sums are the same up to rounding."""
+
+import importlib.metadata
+
+OPTIONS = {"xla_backend_optimization_level": 0, "xla_cpu_parallel_codegen_split_count": 1}
+if tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2])) < (0, 11):
+    # Each fusion would take a pipeline of MLIR passes. Later XLA does not know the option, and ends at unknown flags.
+    OPTIONS["xla_cpu_use_fusion_emitters"] = False
+
+FLAGS = " ".join(f"--{name}={str(value).lower()}" for name, value in OPTIONS.items())
