@@ -49,11 +49,14 @@ class EpsDelta(Mechanism):
         """Returns (k epsilon, delta (e^(k epsilon) - 1)/(e^epsilon - 1)) for a group of k."""
         some = self.epsilon > 0
         one = xp.where(some, self.epsilon, 1.0)
-        slack = 1e-5 if is_traced(self.epsilon) or is_traced(self.delta) else 1e-15
+        # Upwards: a product that is off by an ulp moves e^(k epsilon) by k epsilon times as much.
+        ulp = 2.0**-22 if is_traced(self.epsilon) or is_traced(self.delta) else 2.0**-52
         with quietly():  # a large group: inf, and delta 1
+            slack = ulp * (8 + 4 * size * one)
             growth = xp.where(some, xp.expm1(size * one) / xp.expm1(one), size) * (1 + slack)
             delta = xp.where(self.delta == 0, 0.0, xp.minimum(self.delta * growth, 1.0))
-        return EpsDelta(size * self.epsilon, delta, self.relation)
+        epsilon = self.epsilon if size == 1 else size * self.epsilon * (1 + ulp)
+        return EpsDelta(epsilon, delta, self.relation)
 
     def renyi(self, orders: Any) -> Any:
         """Returns log(p^a (1-p)^(1-a) + (1-p)^a p^(1-a))/(a-1), p = 1/(1+e^-epsilon); inf if delta > 0."""

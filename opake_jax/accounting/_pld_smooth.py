@@ -111,14 +111,16 @@ def smooth_of(kinds: Any, counts: np.ndarray, query: Query) -> "Smooth | None":
     if not 0 < most < math.inf:
         return None
     known = -most - 1, 1.5 * most
-    lines = [[coarse_line(branch, known) for branch in kind] for kind in branches]
-    if any(line is None for kind in lines for line in kind):
-        return None
-    nodes = _some_nodes(lines)
-    return Smooth(branches, counts, lines, most, known, nodes, float(log_infinity))  # type: ignore[arg-type]
+    lines: list[list[Line]] = []
+    for kind in branches:
+        found = [coarse_line(branch, known) for branch in kind]
+        lines.append([line for line in found if line is not None])
+        if len(lines[-1]) < len(kind):
+            return None
+    return Smooth(branches, counts, lines, most, known, _some_nodes(lines), float(log_infinity))
 
 
-def _some_nodes(lines: Any) -> tuple[np.ndarray, np.ndarray]:
+def _some_nodes(lines: list[list[Line]]) -> tuple[np.ndarray, np.ndarray]:
     stride = -(-max(sum(len(line.x) for line in kind) for kind in lines) // COARSE)
     size = max(sum(-(-len(line.x) // stride) for line in kind) for kind in lines)
     mass, loss = np.full((len(lines), size), -np.inf), np.zeros((len(lines), size))

@@ -103,7 +103,8 @@ def settled(gradients: list[jax.Array]) -> list[jax.Array]:
     XLA may leave out the rounding of an intermediate value in one place and not in another: then the norm would be
     that of other numbers than the sum's, by up to 2^-8.
     """
-    small = [i for i, g in enumerate(gradients) if jnp.finfo(g.dtype).bits < 32]
+    floats = [i for i, g in enumerate(gradients) if jnp.issubdtype(g.dtype, jnp.floating)]
+    small = [i for i in floats if jnp.finfo(gradients[i].dtype).bits < 32]
     if not small:
         return gradients
     out = list(gradients)

@@ -3,6 +3,7 @@
 import math
 
 import jax
+import mpmath
 import numpy as np
 import pytest
 
@@ -179,6 +180,11 @@ def test_a_group_of_any_size_of_pure_and_approximate_mechanisms():
     assert 5.367003e-9 < step.delta_at(1.5, group_size=3) < 5.367004e-9
     assert step.epsilon_at(1e-5, group_size=10**9) == INF
     assert acc.eps_delta(0.5).epsilon_at(1e-5, group_size=10**9) <= 5e8 * (1 + 1e-12)
+    # kept above delta (e^600 - 1)/(e^0.6 - 1), mpmath: the rounding of 1000 * 0.6 alone moves e^600 by 1e-13
+    large = acc.eps_delta(0.6, 1e-270).grouped(1000)
+    truth = mpmath.mpf(1e-270) * mpmath.expm1(1000 * mpmath.mpf(0.6)) / mpmath.expm1(0.6)
+    assert 1 <= mpmath.mpf(float(large.delta)) / truth < 1 + 1e-12
+    assert mpmath.mpf(large.epsilon) >= 1000 * mpmath.mpf(0.6)
     assert acc.eps_delta(0.0, 1e-9).delta_at(0.0, group_size=3) <= 3e-9 * (1 + 1e-12)
 
 
