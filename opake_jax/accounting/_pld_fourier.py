@@ -46,26 +46,20 @@ from opake_jax.accounting._pairs import ULP
 from opake_jax.accounting._pld_tilt import (
     ALIAS,
     Contour,
-    Query,
     Steps,
-    choose_contour,
-    log_peak,
-    renyi_epsilon,
 )
 
 __all__ = [
     "SIDE",
-    "Bounds",
     "ChernoffTails",
+    "Curve",
     "Law",
     "Spectrum",
     "StepSpectrum",
     "alias_of",
-    "answer",
-    "at_most",
-    "bounds_on",
     "chernoff_tails",
     "compose",
+    "curves_of",
     "evaluate",
     "integral",
     "law_of",
@@ -76,27 +70,14 @@ __all__ = [
 ]
 
 _BAND = 3e-5  # relative budget of delta for what lies beyond the band limit
-_ROOT_STEPS = (
-    8  # Newton's steps: 6 suffice from the saddle point; every step's bracket is certified
-)
-_NEAR_ZERO = 5.0  # spreads: an epsilon further off than that is not 0
-_AIM = 1e-10  # the root is sought this far (in log delta) on the safe side, so that it ends there
 SIDE = (1.0, -1.0)
 
 
-class Bounds(NamedTuple):
-    """Answer of one pair: `lower` and `upper` bound epsilon (where solved) or log delta.
-
-    `size` is what `Query.size` should have been.
-    """
-
-    lower: Any
-    upper: Any
-    size: Any
-
-
 class Spectrum(NamedTuple):
-    """The integrand about the centre, [2, N/64, 64] (row, k // 64, k % 64), and its errors, [2]."""
+    """The integrand about the centre, [2, N/64, 64] (row, k // 64, k % 64), and its errors, [2].
+
+    An axis of rows has one entry where both are the same.
+    """
 
     log_front: xp.Array
     real: xp.Array
@@ -124,7 +105,10 @@ def _rounding_of_weights(steps: Steps, tilt: Any, weights: xp.Array) -> xp.Array
 
 
 class StepSpectrum(NamedTuple):
-    """The tilted characteristic function of each kind of step, whatever its count: [R, 2] or [R, 2, N]."""
+    """The tilted characteristic function of each kind of step, whatever its count: [R, 2] or [R, 2, N].
+
+    With one law for both rows: [R, 1] or [R, 1, N].
+    """
 
     log_moment: xp.Array
     mean: xp.Array
@@ -188,12 +172,15 @@ def compose(step: StepSpectrum, counts: Any, contour: Contour, sign: Any = 1.0) 
     down_real, down_imag = tilt * (tilt + 1) - w * w, w * (2 * tilt + 1)
     norm = down_real * down_real + down_imag * down_imag
     kernel_real = sign * down_real / norm
-    kernel_real = xp.stack([kernel_real, kernel_real - sign * kappa / 2])
-    kernel_imag = xp.broadcast_to(-sign * down_imag / norm, kernel_real.shape)
+    kernel_imag = (-sign * down_imag / norm)[None]
+    if step.log_beyond is not None:  # one law for both rows
+        kernel_real = kernel_real[None]
+    else:
+        kernel_real = xp.stack([kernel_real, kernel_real - sign * kappa / 2])
     density = xp.exp(power) * np.where(np.arange(frequencies) > 0, 2.0, 1.0) / window
     cosine, sine = density * xp.cos(phase), density * xp.sin(phase)
     # Two arrays, not one of both: each cosine is then computed once.
-    shape = (2, frequencies // 64, 64)
+    shape = (-1, frequencies // 64, 64)
     real = (cosine * kernel_real - sine * kernel_imag).reshape(shape)
     imag = (cosine * kernel_imag + sine * kernel_real).reshape(shape)
     size = density * xp.sqrt(kernel_real**2 + kernel_imag**2)
@@ -254,12 +241,44 @@ def integral(offset: xp.Array, spectrum: Spectrum) -> tuple[xp.Array, xp.Array]:
     return value.sum(1), step * (outer_index * value_im + inner_im).sum(1)
 
 
+class Curve(NamedTuple):
+    """One row of a spectrum, all of it known."""
+
+    table: np.ndarray  # [2, N/64, 64], complex: the integrand C, and -i w C
+    inner: np.ndarray  # -i w_k, k < 64
+    outer: np.ndarray  # -i w_k, k = 0, 64, 128, ...
+    log_front: float
+    error: float
+    error_slope: float
+    shift: float
+    log_error: float
+
+    def integral(self, offset: float) -> tuple[float, float]:
+        """Returns I and dI/d eps at eps = centre + offset: see `integral`."""
+        found = (self.table @ np.exp(offset * self.inner)) @ np.exp(offset * self.outer)
+        return float(found[0].real), float(found[1].real)
+
+
+def curves_of(spectrum: Spectrum) -> tuple[Curve, Curve]:
+    """Returns both rows of a known spectrum."""
+    turn = -1j * spectrum.frequency
+    values = spectrum.real + 1j * spectrum.imag
+    tables = np.stack([values, values * turn.reshape(values.shape[1:])], 1)
+    numbers = (spectrum.log_front, spectrum.error, spectrum.error_slope, spectrum.shift)
+    each = np.stack([np.broadcast_to(x, 2) for x in (*numbers, spectrum.log_error)])
+    upper, lower = (
+        Curve(table, turn[:64], turn[::64], *each[:, row].tolist())
+        for row, table in enumerate((tables[0], tables[-1]))
+    )
+    return upper, lower
+
+
 class Law(NamedTuple):
     """What the answer needs to know of the composed law beside its characteristic function.
 
     moment: (tilt, side, row) -> log E e^(tilt L), rounded to one side (+1 or -1), of a row (0 is the upper law).
     log_infinity: log of the delta of infinite losses, rounded up.
-    largest: an epsilon at which delta is that of the infinite losses alone.
+    largest: () -> an epsilon at which delta is that of the infinite losses alone.
     """
 
     moment: Any
@@ -272,7 +291,7 @@ def law_of(steps: Steps) -> Law:
     return Law(
         lambda tilt, side, row: _log_moment(steps, row, tilt, side),
         log_infinite_delta(steps),
-        _largest_epsilon(steps),
+        lambda: _largest_epsilon(steps),
     )
 
 
@@ -363,122 +382,3 @@ def log_delta_on(
     safe = xp.where(value[0] > 0, value[0], xp.nan)
     log_delta = spectrum.log_front[0] - contour.tilt * epsilon + xp.log(safe)
     return log_delta, -contour.tilt + slope[0] / safe
-
-
-def answer(steps: Steps, query: Query, frequencies: int) -> tuple[Bounds, Contour]:
-    """Returns certified bounds for one pair: epsilon at `log_delta`, or log delta at `epsilon`.
-
-    Whatever fails its check becomes the trivially valid side: 0 (or -inf) below; above, Chernoff's bound.
-    """
-    contour = choose_contour(steps, query)
-    spectrum = spectrum_of(steps, contour, frequencies)
-    return bounds_on(law_of(steps), query, contour, spectrum), contour
-
-
-def at_most(law: Law, query: Query, tilts: Any) -> float:
-    """Returns Chernoff's bound from above on epsilon (or log delta), the least over the known tilts."""
-    infinite = law.log_infinity
-    if query.solve and not infinite < query.log_delta:
-        return np.inf
-    best = np.inf
-    for tilt in tilts:
-        moment = law.moment(tilt, 1.0, 0)
-        if query.solve:
-            room = query.log_delta + np.log1p(-np.exp(infinite - query.log_delta))
-            found = renyi_epsilon(tilt, moment, room)
-            found = found + 16 * ULP * (1 + abs(moment) + abs(room)) / tilt
-        else:
-            found = moment - tilt * query.epsilon + log_peak(tilt)
-            found = np.logaddexp(found, infinite)
-            found = found + 32 * ULP * (1 + abs(moment) + tilt * query.epsilon)
-        best = min(best, found) if found == found else best
-    return float(max(best, 0.0) if query.solve else best)
-
-
-def bounds_on(law: Law, query: Query, contour: Contour, spectrum: Spectrum) -> Bounds:
-    """Returns the certified bounds that one contour gives."""
-    tails = chernoff_tails(law, 1, contour, spectrum.smoothing)
-    infinite = law.log_infinity
-    tilt = contour.tilt
-    moment = law.moment(tilt, 1.0, 0)
-
-    # epsilon: the finite part of delta may be as large as delta less the infinite part.
-    share = xp.exp(xp.minimum(infinite - query.log_delta, 0.0))
-    room = query.log_delta + xp.log1p(-share)
-    goal = xp.stack([room, query.log_delta])
-    aim = goal - _AIM * np.array(SIDE)
-    within = contour.spread * 1e6
-
-    def step(state: Any) -> Any:
-        turn, x, low, high, _, _ = state
-        alias = alias_of(contour.centre + x[1], contour, tails)
-        value, slope, holds = evaluate(x, contour, spectrum, alias)
-        # low: the largest offset where the bound is certainly above its goal; high: below. Row 0 needs the
-        # latter, row 1 the former, to be certain.
-        below = holds & (value <= goal)
-        above = holds & (value >= goal)
-        low = xp.where(above, xp.maximum(low, x), low)
-        high = xp.where(below, xp.minimum(high, x), high)
-        newton = x - (value - aim) / xp.where(slope < 0, slope, -tilt)
-        inside = holds & (slope < 0) & (newton >= low) & (newton <= high)
-        middle = xp.where(
-            xp.isfinite(low + high),
-            (low + high) / 2,
-            xp.where(above, x + contour.spread, x - contour.spread),
-        )
-        following = xp.clip(xp.where(inside, newton, middle), -within, within)
-        following = xp.where(turn == 0, 0.0, following)
-        found = xp.where(holds, value, np.array([np.inf, -np.inf]))
-        near = xp.all(
-            holds & (xp.abs(value - aim) <= _AIM)
-        )  # on the safe side of its goal, and close
-        return turn + 1, following, low, high, found, near
-
-    # Turn 0 looks at epsilon 0, if that may be all that is needed; turn 1 at the centre. For delta at a fixed epsilon
-    # one look is enough; the rounding of the centre is taken off beforehand.
-    near_zero = xp.asarray(query.solve) & (contour.centre <= _NEAR_ZERO * contour.spread)
-    centred = xp.where(near_zero, -contour.centre, 0.0)
-    start = xp.where(query.solve, centred, -spectrum.shift * np.array(SIDE))
-    rounds = xp.where(query.solve, 1 + _ROOT_STEPS, 2)
-    unknown = np.full(2, np.inf)
-
-    def going(state: Any) -> Any:
-        return (state[0] < rounds) & ~state[5]
-
-    turn = xp.where(near_zero, xp.zeros_like(rounds), xp.ones_like(rounds))
-    first = (turn, start, -unknown, unknown, unknown, turn < 0)
-    _, _, low, high, found, _ = xp.while_loop(going, step, first)
-    most = law.largest
-    slack = 8 * ULP * (1 + xp.abs(moment) + xp.abs(room)) / tilt
-    upper = xp.least(
-        _rounded_up(contour.centre + high[0] + spectrum.shift[0]),
-        _rounded_up(renyi_epsilon(tilt, moment, room) + slack),
-        most,
-    )
-    upper = xp.where(
-        infinite < query.log_delta, upper, xp.where(infinite == query.log_delta, most, xp.inf)
-    )
-    lower = contour.centre + low[1] - spectrum.shift[1]
-    lower = xp.where(lower > 0, lower * (1 - 4 * ULP), 0.0)
-
-    # delta at epsilon
-    chernoff = moment - tilt * query.epsilon + log_peak(tilt)
-    chernoff = chernoff + ULP * 16 * (xp.abs(moment) + tilt * xp.abs(query.epsilon))
-    finite_part = xp.least(found[0], chernoff, 0.0)
-    finite_part = xp.where(query.epsilon >= most, -xp.inf, finite_part)
-    upper_delta = xp.minimum(xp.logaddexp(finite_part, infinite) + 8 * ULP, 0.0)
-
-    epsilon = xp.where(query.solve, contour.centre + high[0], query.epsilon)
-    log_delta = xp.where(query.solve, room, found[0])
-    size = xp.exp(log_delta - spectrum.log_front[0] + tilt * epsilon) / contour.size
-    return Bounds(
-        lower=xp.where(query.solve, xp.where(xp.isnan(lower), 0.0, lower), found[1]),
-        upper=xp.where(
-            query.solve, xp.maximum(xp.where(xp.isnan(upper), xp.inf, upper), 0.0), upper_delta
-        ),
-        size=size * query.size,
-    )
-
-
-def _rounded_up(value: xp.Array) -> xp.Array:
-    return value + 4 * ULP * xp.abs(value)

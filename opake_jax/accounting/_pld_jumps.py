@@ -21,7 +21,8 @@ import numpy as np
 
 from opake_jax._numerics import logsumexp
 from opake_jax.accounting._pairs import ULP
-from opake_jax.accounting._pld_fourier import answer, at_most, law_of, log_infinite_delta
+from opake_jax.accounting._pld_bounds import answer, at_most
+from opake_jax.accounting._pld_fourier import law_of, log_infinite_delta
 from opake_jax.accounting._pld_tilt import COARSE, Query, Steps
 
 __all__ = ["epsilon_by_jumps", "has_jumps", "log_delta_by_jumps"]

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from opake_jax.accounting._pairs import ULP
-from opake_jax.accounting._pld_fourier import SIDE, Bounds
+from opake_jax.accounting._pld_bounds import Bounds
+from opake_jax.accounting._pld_fourier import SIDE
 from opake_jax.accounting._pld_tilt import Query, Steps
 
 __all__ = ["answer_once"]

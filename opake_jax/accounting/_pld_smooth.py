@@ -32,16 +32,9 @@ import numpy as np
 
 from opake_jax._numerics import NUFFT_ERROR, nufft
 from opake_jax.accounting._pairs import ULP
-from opake_jax.accounting._pld_fourier import (
-    Bounds,
-    Law,
-    Spectrum,
-    StepSpectrum,
-    bounds_on,
-    compose,
-)
+from opake_jax.accounting._pld_bounds import Bounds, bounds_on
+from opake_jax.accounting._pld_fourier import Law, Spectrum, StepSpectrum, compose
 from opake_jax.accounting._pld_tilt import (
-    COARSE,
     Contour,
     Query,
     Rough,
@@ -68,6 +61,7 @@ __all__ = ["Smooth", "smooth_of"]
 _RARE = math.log(1e-9)  # of delta: what the branches may cost that hardly ever happen
 _FEWEST = 4  # steps: of fewer the characteristic function dies out too slowly
 _MOST_NODES = 2**15
+_SOME = 128  # nodes of which a contour is chosen
 _CUT = 1e-16  # of the tilted mass: what the fine nodes may leave out
 _BAND = 1e-6  # relative budget of delta for what lies beyond the last frequency
 _DOUBLINGS, _PLACES = 12, 150  # factors 2^k that are tried, and places c
@@ -121,7 +115,7 @@ def smooth_of(kinds: Any, counts: np.ndarray, query: Query) -> "Smooth | None":
 
 
 def _some_nodes(lines: list[list[Line]]) -> tuple[np.ndarray, np.ndarray]:
-    stride = -(-max(sum(len(line.x) for line in kind) for kind in lines) // COARSE)
+    stride = -(-max(sum(len(line.x) for line in kind) for kind in lines) // _SOME)
     size = max(sum(-(-len(line.x) // stride) for line in kind) for kind in lines)
     mass, loss = np.full((len(lines), size), -np.inf), np.zeros((len(lines), size))
     for r, kind in enumerate(lines):
@@ -141,7 +135,7 @@ class Smooth:
       lines: coarse nodes of each branch.
       most: the largest tilt of use.
       known: the lines reach far enough for tilts between these.
-      nodes: log masses and losses, [R, about COARSE] each.
+      nodes: log masses and losses, [R, about _SOME] each.
       log_infinity: log of what all steps together leave out, an infinite loss.
       cache: moments found so far.
     """
@@ -231,7 +225,7 @@ class Smooth:
             if row is None:
                 return None
             rows.append(row)
-        both: Any = [np.repeat(np.stack(x)[:, None], 2, axis=1) for x in zip(*rows, strict=True)]
+        both: Any = [np.stack(x)[:, None] for x in zip(*rows, strict=True)]
         # Less mass by the same factor for all branches and less loss by the same amount are below the truth.
         excess = np.array([np.max([b.excess for b in kind], axis=0) for kind in self.branches])
         return StepSpectrum(*[*both, w, log_beyond, excess])
@@ -241,7 +235,7 @@ class Smooth:
         return Law(
             lambda tilt, side, row: self._moment(float(tilt), side),
             self.log_infinity + 8 * ULP,
-            self._largest(),
+            self._largest,
         )
 
     def reverse_law(self) -> Law:
@@ -249,7 +243,7 @@ class Smooth:
         return Law(
             lambda tilt, side, row: self._moment(-1 - float(tilt), side),
             self.log_infinity + 8 * ULP,
-            math.inf,
+            lambda: math.inf,
         )
 
     def _moments(self, tilt: float) -> list[Moment | None]:

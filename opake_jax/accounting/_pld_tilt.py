@@ -25,13 +25,13 @@ __all__ = [
     "expected_size",
     "follow_contour",
     "log_peak",
+    "look_around",
     "pick_tilt",
     "relative_tails",
     "renyi_epsilon",
     "rough_log_delta",
     "rough_of",
     "roughen",
-    "window_ends",
 ]
 
 COARSE = 256
@@ -43,8 +43,9 @@ _HIGH, _LOW = 1e-7, 1e-8
 
 
 # Tilts that are tried, times the spread. Low ones: a rare heavy tail takes over at a small tilt.
-_GRID = np.geomspace(1e-7, 3e3, 80)
-_EXTRA = np.geomspace(0.5, 60.0, 20)  # more than the tilt, over the spread: for Chernoff's bounds
+_GRID = np.geomspace(1e-7, 3e3, 56)
+_BETWEEN = np.linspace(0.0, 1.0, 12)
+_EXTRA = np.geomspace(0.5, 60.0, 14)  # more than the tilt, over the spread: for Chernoff's bounds
 
 
 class Steps(NamedTuple):
@@ -100,14 +101,15 @@ class Rough(NamedTuple):
 
     def cumulants(self, tilts: xp.Array) -> tuple[xp.Array, xp.Array, xp.Array]:
         """Returns K, K', K'' of the composed loss, K = log E e^(tilt L), at each tilt."""
-        v = self.mass + tilts[:, None, None] * self.loss
+        loss = self.loss
+        v = self.mass[:, None] + tilts[:, None] * loss[:, None]
         top = v.max(2, keepdims=True)
-        e = xp.exp(v - top)
-        z = e.sum(2)
-        mean = (e * self.loss).sum(2) / z
-        variance = xp.maximum((e * self.loss * self.loss).sum(2) / z - mean * mean, 0.0)
+        moments = xp.exp(v - top) @ xp.stack([xp.ones_like(loss), loss, loss * loss], 2)
+        z = moments[:, :, 0]
+        mean = moments[:, :, 1] / z
+        variance = xp.maximum(moments[:, :, 2] / z - mean * mean, 0.0)
         value = top[:, :, 0] + xp.log(z)
-        return value @ self.counts, mean @ self.counts, variance @ self.counts
+        return self.counts @ value, self.counts @ mean, self.counts @ variance
 
     def spread_at(self, tilt: xp.Array) -> xp.Array:
         """Returns the standard deviation of the tilted composed loss."""
@@ -156,51 +158,57 @@ def log_peak(tilt: Any) -> Any:
     return -tilt * xp.log1p(1 / tilt) - xp.log1p(tilt)
 
 
-def pick_tilt(
-    rough: Rough, goal: Callable[..., Any], most: float = math.inf
-) -> tuple[Any, Any, Any, Any]:
-    """Returns (tilt, K, K', goal) for the *last* tilt of a grid whose tilted mean is still left of its goal.
+def pick_tilt(rough: Rough, goal: Callable[..., Any], most: float = math.inf) -> tuple[Any, Any]:
+    """Returns about the *last* tilt whose tilted mean is still left of its goal, and about the spread there.
 
     `goal(tilts, K, K'')` is the epsilon that the saddle point, or Chernoff, gives at a tilt. The last one, because
     where sigma is small or q tiny the best Renyi order lies beyond a phase transition. tilt * spread >= 1, so
     that e^(-tilt u) is gone within the window (or 4 times the untilted spread: a law with an atom at its top
     narrows as the tilt grows).
     """
-
-    def pick(tilts: xp.Array) -> tuple[Any, Any]:
+    tilts = xp.minimum(_GRID / rough.spread, most)
+    for last in (False, True):
         value, mean, variance = rough.cumulants(tilts)
-        goals = goal(tilts, value, variance)
         short = (tilts * tilts * variance < 1.0) & (tilts * rough.spread < 4.0)
-        good = xp.cumprod((mean <= goals) | short)
+        good = xp.cumprod((mean <= goal(tilts, value, variance)) | short)
         index = xp.clip(good.sum().astype(xp.int32) - 1, 0, tilts.shape[0] - 2)
-        return index, (value, mean, goals)
-
-    grid = xp.minimum(_GRID / rough.spread, most)
-    index, _ = pick(grid)
-    fine = grid[index] * (grid[index + 1] / grid[index]) ** xp.linspace(0.0, 1.0, 16)
-    index, (values, means, goals) = pick(fine)
-    return fine[index], values[index], means[index], goals[index]
+        if not last:
+            tilts = tilts[index] * (tilts[index + 1] / tilts[index]) ** _BETWEEN
+    return tilts[index], xp.maximum(xp.sqrt(variance[index]), 1e-6 * rough.spread)
 
 
-def window_ends(
-    rough: Rough,
-    tilt: Any,
-    spread: Any,
-    value: Any,
-    log_alias: Any,
-    known: tuple[float, float] = (-math.inf, math.inf),
-) -> tuple[Any, Any, Any, Any]:
-    """Returns (right, left) ends beyond which the tilted law has less than e^log_alias, and their extra tilts."""
+class Around(NamedTuple):
+    """The composed law at a tilt: K, K', the tilted standard deviation; and K at tilts that are `more` or `less`."""
+
+    value: Any
+    mean: Any
+    spread: Any
+    more: xp.Array
+    less: xp.Array
+    above: xp.Array
+    below: xp.Array
+
+    def ends(self, log_alias: Any) -> tuple[Any, Any, Any, Any]:
+        """Returns (right, left) ends beyond which the tilted law has less than e^log_alias, and their extra tilts."""
+        rights = (self.above - self.value - log_alias) / self.more
+        lefts = -(self.below - self.value - log_alias) / self.less
+        right, left = rights.min(), lefts.max()
+        # (argmin lowers to 32-bit constants in a program whose x64 flag is off.)
+        right_tilt = xp.max(xp.where(rights <= right, self.more, 0.0))
+        left_tilt = xp.max(xp.where(lefts >= left, self.less, 0.0))
+        return right, left, right_tilt, left_tilt
+
+
+def look_around(
+    rough: Rough, tilt: Any, spread: Any, known: tuple[float, float] = (-math.inf, math.inf)
+) -> Around:
+    """Returns the law about a tilt, where its spread is about this, at tilts between those of `known` only."""
     more = xp.minimum(_EXTRA / spread, known[1] - tilt)
     less = xp.minimum(_EXTRA / spread, tilt - known[0])
-    both, _, _ = rough.cumulants(xp.concatenate([tilt + more, tilt - less]))
-    rights = (both[: len(_EXTRA)] - value - log_alias) / more
-    lefts = -(both[len(_EXTRA) :] - value - log_alias) / less
-    right, left = rights.min(), lefts.max()
-    # (argmin lowers to 32-bit constants in a program whose x64 flag is off.)
-    right_tilt = xp.max(xp.where(rights <= right, more, 0.0))
-    left_tilt = xp.max(xp.where(lefts >= left, less, 0.0))
-    return right, left, right_tilt, left_tilt
+    value, mean, variance = rough.cumulants(xp.concatenate([tilt[None], tilt + more, tilt - less]))
+    above, below = value[1 : 1 + len(_EXTRA)], value[1 + len(_EXTRA) :]
+    exact = xp.maximum(xp.sqrt(variance[0]), 1e-6 * rough.spread)
+    return Around(value[0], mean[0], exact, more, less, above, below)
 
 
 def choose_contour(steps: Steps, query: Query) -> Contour:
@@ -223,12 +231,14 @@ def contour_on(
         found = xp.minimum(renyi_epsilon(tilts, value, log_delta), saddle)
         return xp.where(solve, found, query.epsilon)
 
-    tilt, value, mean, end = pick_tilt(rough, goal, most)
-    spread = rough.spread_at(tilt)
+    tilt, spread = pick_tilt(rough, goal, most)
+    law = look_around(rough, tilt, spread, known)
+    value, mean, spread = law.value, law.mean, law.spread
     size = expected_size(tilt, spread) * query.size
     log_alias = xp.log(ALIAS * size)
+    end = goal(tilt, value, spread * spread)
     centre = _centre(query, tilt, value, mean, spread, size, end)
-    right, left, right_tilt, left_tilt = window_ends(rough, tilt, spread, value, log_alias, known)
+    right, left, right_tilt, left_tilt = law.ends(log_alias)
     reach = xp.maximum(right - centre, centre - left - log_alias / tilt)
     return Contour(tilt, spread, 1.03 * reach, centre, size, right_tilt, left_tilt)
 

@@ -12,7 +12,8 @@ import jax
 
 from opake_jax._numerics import xp
 from opake_jax.accounting._pairs import Tails, dominating_pairs
-from opake_jax.accounting._pld_fourier import answer, log_delta_on
+from opake_jax.accounting._pld_bounds import answer
+from opake_jax.accounting._pld_fourier import log_delta_on
 from opake_jax.accounting._pld_tilt import (
     Query,
     Steps,

@@ -37,16 +37,25 @@ from opake_jax.accounting._pld_tilt import (
     Rough,
     Steps,
     expected_size,
+    look_around,
     pick_tilt,
     roughen,
-    window_ends,
 )
 
-__all__ = ["Binding", "beta_bounds", "beta_of_laws", "rest_on"]
+__all__ = [
+    "APART",
+    "BISECTIONS",
+    "Binding",
+    "beta_bounds",
+    "combine",
+    "complement_alias",
+    "line_of",
+    "rest_on",
+]
 
 _ALIAS = 1e-9  # relative to the integral: 1 - delta is asked for more digits than delta
-_BISECTIONS = 14  # of 12 spreads: G is flat at its top, 1e-3 of a spread costs 1e-6
-_APART = 0.01  # of a spread, between the three points
+BISECTIONS = 14  # of 12 spreads: G is flat at its top, 1e-3 of a spread costs 1e-6
+APART = 0.01  # of a spread, between the three points
 _WIDE = 2.0  # spread from which 1 - delta can be small: then it is computed itself
 
 
@@ -58,7 +67,7 @@ class _Line(NamedTuple):
 
 
 class _Atoms(NamedTuple):
-    """One direction as atoms: a source of spectra, as `Smooth` is one."""
+    """One direction as atoms: a source of spectra, as `Smooth` is one (`_pld_beta`)."""
 
     steps: Steps
     frequencies: int
@@ -96,32 +105,33 @@ class Binding(NamedTuple):
     line: _Line
 
 
-def _line(source: Any, log_alpha: Any, points: Any, search: Any) -> _Line:
+def line_of(source: Any, log_alpha: Any, points: Any, search: Any) -> _Line:
     """Returns a contour for 1 - delta near where Q(L > t) is alpha, or near the points."""
     rough = source.rough()
 
     def goal(tilts: Any, value: Any, variance: Any) -> Any:
-        del variance
+        del variance  # not a saddle point's
         return xp.where(search, (value - log_alpha) / (1 + tilts), xp.abs(points[1]))
 
-    tilt, value, _, end = pick_tilt(rough, goal, source.most)
-    size = expected_size(tilt, rough.spread_at(tilt))
-    small = value - tilt * end + xp.log(size) < math.log(0.3)  # delta is small there
-    complement = ~small & (rough.spread_at(xp.asarray(-0.5)) > _WIDE)
+    tilt, spread = pick_tilt(rough, goal, source.most)
+    law = look_around(rough, tilt, spread, source.inside)
+    end = goal(tilt, law.value, 0.0)
+    size = expected_size(tilt, law.spread)
+    small = law.value - tilt * end + xp.log(size) < math.log(0.3)  # delta is small there
+    half = rough.spread_at(xp.asarray(-0.5))
+    complement = ~small & (half > _WIDE)
     # delta itself, near epsilon 0: a tilt that makes e^(-tilt u) short enough for the window.
     tilt = xp.where(small, tilt, xp.maximum(tilt, 1.5 / rough.spread))
     tilt = xp.where(complement, -0.5, tilt)
-    value, mean, _ = (found[0] for found in rough.cumulants(tilt[None]))
-    spread = rough.spread_at(tilt)
+    law = look_around(rough, tilt, xp.where(complement, half, law.spread), source.inside)
+    spread = law.spread
     # At tilt -1/2 the transform at 0 is 4.
     whole = xp.minimum(4 / (math.sqrt(2 * math.pi) * spread), 1.0)
     size = xp.where(complement, whole, expected_size(xp.abs(tilt), spread))
     log_alias = xp.log(_ALIAS * size)
-    start = xp.where(complement, xp.maximum(mean, 0.0), end)
+    start = xp.where(complement, xp.maximum(law.mean, 0.0), end)
     centre = xp.where(search, start, xp.abs(points[1]))
-    right, left, right_tilt, left_tilt = window_ends(
-        rough, tilt, spread, value, log_alias, source.inside
-    )
+    right, left, right_tilt, left_tilt = law.ends(log_alias)
     decayed = -log_alias / xp.abs(tilt)
     reach = xp.maximum(right - centre + xp.where(complement, decayed, 0.0), centre - left + decayed)
     window = 1.03 * (reach + 3 * spread)  # the search may move this far
@@ -129,7 +139,7 @@ def _line(source: Any, log_alpha: Any, points: Any, search: Any) -> _Line:
     return _Line(contour, xp.where(complement, -1.0, 1.0))
 
 
-def _complement_alias(epsilon: Any, contour: Contour, tails: Any) -> xp.Array:
+def complement_alias(epsilon: Any, contour: Contour, tails: Any) -> xp.Array:
     """Returns the bound on the periodisation terms of 1 - delta, tilt in (-1, 0)."""
     decay = xp.minimum(-contour.tilt, 1 + contour.tilt)
     budget = xp.log(_ALIAS * contour.size)
@@ -147,17 +157,13 @@ def _complement_alias(epsilon: Any, contour: Contour, tails: Any) -> xp.Array:
 def _look(source: Any, log_alpha: Any, points: Any, search: Any) -> Any:
     """Returns (points, lower, upper, line): bounds on log(1 - delta) of one direction at three points t.
 
-    None where the source has no spectrum.
-
     Args:
       log_alpha: where `search`, the points are put about the maximum of this direction's G.
       points: [3], used where not `search`.
     """
-    line = _line(source, log_alpha, points, search)
+    line = line_of(source, log_alpha, points, search)
     contour, sign = line
     spectrum = source.spectrum_on(contour, sign)
-    if spectrum is None:
-        return None
     law = source.law()
     tails = [chernoff_tails(law, row, contour, spectrum.smoothing) for row in (0, 1)]
     lowest = jax.tree.map(lambda a, b: xp.where(sign < 0, a, b), *tails)
@@ -166,7 +172,7 @@ def _look(source: Any, log_alpha: Any, points: Any, search: Any) -> Any:
 
     def alias(epsilon: Any) -> xp.Array:
         plain = alias_of(epsilon, contour, lowest)
-        return xp.where(sign < 0, _complement_alias(epsilon, contour, lowest), plain)
+        return xp.where(sign < 0, complement_alias(epsilon, contour, lowest), plain)
 
     def bounds(epsilon: xp.Array) -> tuple[xp.Array, xp.Array]:
         offset = epsilon - contour.centre - spectrum.shift * np.array([1.0, -1.0])
@@ -209,10 +215,10 @@ def _look(source: Any, log_alpha: Any, points: Any, search: Any) -> Any:
         right = xp.where(forwards, q > alpha, p < alpha)
         return xp.where(right, middle, low), xp.where(right, high, middle)
 
-    rounds = xp.where(search, _BISECTIONS, 0)
+    rounds = xp.where(search, BISECTIONS, 0)
     low, high = xp.loop(rounds, halve, (xp.zeros(()), far))
     best = xp.where(forwards, 1.0, xp.where(backwards, -1.0, 0.0)) * (low + high) / 2
-    found = best + _APART * contour.spread * np.array([-1.0, 0.0, 1.0])
+    found = best + APART * contour.spread * np.array([-1.0, 0.0, 1.0])
     points = xp.where(search, found, points)
     lower, upper = xp.map_over(bounds, xp.abs(points))
     return points, lower, upper, line
@@ -222,7 +228,7 @@ def _log(x: xp.Array) -> xp.Array:
     return xp.where(x > 0, xp.log(xp.where(x > 0, x, 1.0)), -xp.inf)
 
 
-def _combine(alpha: Any, points: Any, lower: Any, upper: Any) -> tuple[Any, Any]:
+def combine(alpha: Any, points: Any, lower: Any, upper: Any) -> tuple[Any, Any]:
     """Returns (lower, upper) for beta(alpha).
 
     Args:
@@ -262,29 +268,13 @@ def beta_bounds(steps: Steps, first: Any, alpha: Any, frequencies: int) -> tuple
         return points, (direction, *found)
 
     points, (directions, lower, upper, lines) = xp.scan(one, xp.zeros(3), xp.arange(2))
-    low, up = _combine(alpha, points, lower.min(0), upper.min(0))
+    low, up = combine(alpha, points, lower.min(0), upper.min(0))
     # The first direction alone is no smaller than the minimum of both.
-    _, alone = _combine(alpha, points, lower[0], upper[0])
+    _, alone = combine(alpha, points, lower[0], upper[0])
     turn = xp.where(lower[1, 1] < lower[0, 1], 1, 0)
     line = jax.tree.map(lambda leaf: leaf[turn], lines)
     upper_end = xp.minimum(xp.minimum(up, alone), 1 - alpha)
     return low, upper_end, Binding(points[1], directions[turn], line)
-
-
-def beta_of_laws(laws: Any, first: int, alpha: float) -> tuple[float, float] | None:
-    """Returns (lower, upper) for beta(alpha) from the law of each direction; None where one says nothing."""
-    points: Any = np.zeros(3)
-    lower, upper = [], []
-    for turn, source in enumerate((laws[first], laws[-1 - first])):
-        found = _look(source, math.log(alpha), points, turn == 0)
-        if found is None:
-            return None
-        points, low, up, _ = found
-        lower.append(low)
-        upper.append(up)
-    low, up = _combine(alpha, points, np.minimum(*lower), np.minimum(*upper))
-    _, alone = _combine(alpha, points, lower[0], upper[0])
-    return float(low), float(min(up, alone, 1 - alpha))
 
 
 def rest_on(steps: Steps, line: _Line, epsilon: Any, frequencies: int) -> xp.Array:

@@ -27,13 +27,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from opake_jax.accounting._gaussian_pairs import (
-    GaussianMixturePair,
-    Mixtures,
-    limit_of,
-    mixtures_of,
-    ratios,
-)
+from opake_jax.accounting._gaussian_pairs import GaussianMixturePair, limit_of, mixtures_of
 from opake_jax.accounting._pairs import ULP, MixturePair
 from opake_jax.accounting._pld_tilt import Query
 
@@ -63,10 +57,20 @@ _UNIT = np.linspace(0.0, 1.0, 24)
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 
+class Mixture(NamedTuple):
+    """A mixture of Gaussians of one width: the components that occur."""
+
+    log_rest: float  # log weight of the unshifted one, perhaps -inf
+    log_weights: np.ndarray  # [K]
+    means: np.ndarray  # [K]
+
+
 class Branch(NamedTuple):
     """One of the pairs a step may be, with its log probability."""
 
-    mixtures: Mixtures
+    pair: GaussianMixturePair
+    p: Mixture
+    q: Mixture
     log_weight: float
     back: bool  # the pair is (Q, P)
     reach_p: float  # M_P
@@ -111,8 +115,8 @@ class Line(NamedTuple):
     log_mass: np.ndarray  # of h times the density
     loss_error: np.ndarray
     mass_error: np.ndarray
-    mean: np.ndarray  # [2, J]: mu_P, mu_Q
-    variance: np.ndarray  # [2, J], of the posteriors
+    mean: tuple[Any, Any]  # mu_P, mu_Q: [J], or 0
+    variance: tuple[Any, Any]  # of the posteriors
     strip: Strip
 
 
@@ -140,15 +144,22 @@ def branches_of(pair: Any) -> list[Branch]:
         return some
     if not isinstance(pair, GaussianMixturePair):
         return []
-    mixtures = mixtures_of(pair)
-    there = mixtures.log_weights > -np.inf
-    reach_p = float(np.max(np.where(there[0], mixtures.means, 0.0)))
-    reach_q = float(np.max(np.where(there[1], -mixtures.means, 0.0)))
-    sigma = float(mixtures.sigma)
+    p, q = _mixture(pair.p_weights, pair.p_means), _mixture(pair.q_weights, pair.q_means)
+    reach_p = float(np.max(p.means, initial=0.0))
+    reach_q = float(np.max(-q.means, initial=0.0))
+    sigma = float(pair.sigma)
     fits = 0 < max(reach_p, reach_q) < math.inf and 0 < sigma < math.inf
     back = float(pair.reverse) > 0.5
-    branch = Branch(mixtures, 0.0, back, reach_p, reach_q, sigma, np.zeros(2))
+    branch = Branch(pair, p, q, 0.0, back, reach_p, reach_q, sigma, np.zeros(2))
     return [branch] if fits else []
+
+
+def _mixture(weights: Any, means: Any) -> Mixture:
+    weights, means = np.asarray(weights, np.float64), np.asarray(means, np.float64)
+    there = weights != 0  # a NaN stays
+    weights, total = weights[there], float(weights.sum())
+    log_rest = math.log1p(-total) if total < 1 else -math.inf
+    return Mixture(log_rest, np.log(weights), means[there])
 
 
 def is_reverse(pair: Any, other: Any) -> bool:
@@ -170,7 +181,7 @@ def is_reverse(pair: Any, other: Any) -> bool:
 def supremum(branch: Branch) -> float:
     """Returns the largest loss of a branch, rounded up."""
     side = -1.0 if branch.back else 1.0
-    return side * float(limit_of(branch.mixtures, side))
+    return side * float(limit_of(mixtures_of(branch.pair), side))
 
 
 def most_tilt(kinds: list[list[Branch]], counts: np.ndarray, query: Query) -> float:
@@ -183,8 +194,10 @@ def most_tilt(kinds: list[list[Branch]], counts: np.ndarray, query: Query) -> fl
     for kind, count in zip(kinds, counts, strict=True):
         for branch in kind:
             heavy |= (branch.reach / branch.sigma) ** 2 > _HEAVY
-            weights, means = np.exp(branch.mixtures.log_weights), branch.mixtures.means
-            change = weights[0] - weights[1]
+            rest = math.exp(branch.p.log_rest) - math.exp(branch.q.log_rest)
+            shares = np.exp(branch.p.log_weights), -np.exp(branch.q.log_weights)
+            change = np.concatenate([[rest], *shares])
+            means = np.concatenate([[0.0], branch.p.means, branch.q.means])
             each = change @ np.exp(np.outer(means, means) / branch.sigma**2) @ change
             variance += count * math.exp(branch.log_weight) * float(each)
     small = -query.log_delta if query.solve else 50.0
@@ -199,8 +212,8 @@ def most_tilt(kinds: list[list[Branch]], counts: np.ndarray, query: Query) -> fl
             reach = branch.reach_q if branch.back else branch.reach_p
             if reach == 0:
                 continue
-            row = branch.mixtures.log_weights[1 if branch.back else 0]
-            top = float(row[np.argmax(np.abs(branch.mixtures.means) * (row > -np.inf))])
+            row = branch.q if branch.back else branch.p
+            top = float(row.log_weights[np.argmax(np.abs(row.means))])
             a = reach * reach / (2 * branch.sigma**2)
             room = 4 * a * (max(small - math.log(count), 0.0) + 10)
             turn = (a - top + math.sqrt((a - top) ** 2 + room)) / (2 * a) - 1
@@ -210,25 +223,61 @@ def most_tilt(kinds: list[list[Branch]], counts: np.ndarray, query: Query) -> fl
 
 def line_of(branch: Branch, low: float, high: float, step: float) -> Line:
     x = low + step * np.arange(int((high - low) / step) + 2)
-    log_ratio, posterior, rounding, _ = ratios(branch.mixtures, x)
-    first, sign = (1, -1.0) if branch.back else (0, 1.0)
-    loss = sign * (log_ratio[0] - log_ratio[1])
-    gauss = 0.5 * (x / branch.sigma) ** 2
-    log_mass = log_ratio[first] - gauss + math.log(step / branch.sigma) - _LOG_SQRT_2PI
-    log_mass = log_mass + branch.log_weight
-    means = branch.mixtures.means[1:]
-    mean = posterior @ means
+    p, q = _ratio(branch.p, x, branch.sigma), _ratio(branch.q, x, branch.sigma)
+    first, sign = (q, -1.0) if branch.back else (p, 1.0)
+    loss = sign * (p.log - q.log)
+    gauss = (0.5 / branch.sigma**2) * x * x
+    log_mass = (
+        first.log - gauss + (math.log(step / branch.sigma) - _LOG_SQRT_2PI + branch.log_weight)
+    )
     return Line(
         x=x,
         step=step,
         loss=loss,
         log_mass=log_mass,
-        loss_error=ULP * (rounding.sum(0) + np.abs(loss)),
-        mass_error=ULP * (16 + 4 * gauss + rounding[first] + 2 * np.abs(log_mass)),
-        mean=mean,
-        variance=np.maximum(posterior @ (means * means) - mean * mean, 0.0),
+        loss_error=ULP * (p.rounding + q.rounding + np.abs(loss)),
+        mass_error=ULP * (16 + 4 * gauss + first.rounding + 2 * np.abs(log_mass)),
+        mean=(p.mean, q.mean),
+        variance=(p.variance, q.variance),
         strip=_strip(branch, step),
     )
+
+
+class _Ratio(NamedTuple):
+    """log r of one mixture at x, [J]; its rounding, in ulp; mean and variance of the posterior of the shift."""
+
+    log: Any
+    rounding: Any
+    mean: Any
+    variance: Any
+
+
+def _ratio(mixture: Mixture, x: np.ndarray, sigma: float) -> _Ratio:
+    """Returns log r = log sum_k w_k e^(y_k), y_k = m_k (2x - m_k)/(2 sigma^2): see `_gaussian_pairs.ratios`."""
+    count = len(mixture.means)
+    if count == 0:
+        return _Ratio(0.0, 0.0, 0.0, 0.0)
+    log_w, m = mixture.log_weights[:, None], mixture.means[:, None]
+    y = (x * (1 / sigma**2) - m * (0.5 / sigma**2)) * m
+    terms = y + log_w
+    changes = np.expm1(np.minimum(y, 50.0)) * np.exp(log_w)
+    excess = changes.sum(0)
+    near = (np.abs(excess) < 0.5) & (y.max(0) < 50.0)
+    top = np.maximum(terms.max(0), mixture.log_rest)
+    total = np.exp(terms - top).sum(0) + np.exp(mixture.log_rest - top)
+    log = np.where(near, np.log1p(excess), top + np.log(total))
+    posterior = np.exp(terms - log)
+    mean = mixture.means @ posterior
+    variance = np.maximum((mixture.means**2) @ posterior - mean * mean, 0.0)
+    # y is off by 4 ulp of its larger term, a log weight by 2 of itself; each moves log r by its posterior, but near 1
+    # a weight moves it by its change only. 1 - sum_k w_k is off by an ulp of each w_k but one (and nothing if there
+    # is one).
+    larger = (np.abs(x) * (4 / sigma**2) + np.abs(m) * (2 / sigma**2)) * np.abs(m)
+    weighing = 2 * np.abs(mixture.log_weights) + 8
+    moved = (posterior * larger).sum(0)
+    far = moved + weighing @ posterior + 4 + (count - 1) * np.exp(np.minimum(-log, 700.0))
+    close = moved + (weighing + 8) @ np.abs(changes)
+    return _Ratio(log, 4 * np.abs(log) + np.where(near, close, far), mean, variance)
 
 
 def coarse_line(branch: Branch, tilts: tuple[float, float]) -> Line | None:

@@ -14,7 +14,7 @@ from scipy.stats import norm
 
 from opake_jax.accounting import gaussian, poisson
 from opake_jax.accounting._evaluate import quietly
-from opake_jax.accounting._pld_fourier import answer
+from opake_jax.accounting._pld_bounds import answer
 from opake_jax.accounting._pld_jumps import epsilon_by_jumps, has_jumps, log_delta_by_jumps
 from opake_jax.accounting._pld_levels import Problem
 from opake_jax.accounting._pld_tilt import Query

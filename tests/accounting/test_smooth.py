@@ -13,7 +13,7 @@ from opake_jax.accounting import _smooth_lines as lines
 from opake_jax.accounting._evaluate import quietly
 from opake_jax.accounting._gaussian_pairs import GaussianMixturePair
 from opake_jax.accounting._pairs import MixturePair, dominating_pairs
-from opake_jax.accounting._pld_fourier import answer
+from opake_jax.accounting._pld_bounds import answer
 from opake_jax.accounting._pld_levels import Problem
 from opake_jax.accounting._pld_tilt import Query
 from opake_jax.types import NeighboringRelation
