@@ -222,8 +222,10 @@ def cond(test: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
 
 
 def shortcut(test: Any, quick: Callable[[], Any], general: Callable[[], Any]) -> Any:
-    """Returns general(), or quick() where test is known to hold: then the two are equal."""
-    return quick() if not is_traced(test) and test else general()
+    """Returns general(), or quick() where test holds: then the two are equal."""
+    if is_traced(test):
+        return jax.lax.cond(test, quick, general)
+    return quick() if test else general()
 
 
 def scan(body: Callable[[Any, Any], Any], state: Any, rows: Any) -> tuple[Any, Any]:

@@ -19,12 +19,12 @@ _OUTWARD = 1e-10
 
 
 # Grids of order - 1, in equal ratios: below 1.01 log(1/delta)/(order - 1) exceeds any epsilon of use, 2^20 serves
-# an epsilon of 1e-5. The coarse one is laid again between the neighbours of its best order, twice, to steps of
-# 0.8 %: near the phase transition of a small sample rate epsilon moves as much as the order does.
-_COARSE = 1 + np.geomspace(0.01, 2.0**20, 40)
-_RATIO = (_COARSE[1] - 1) / (_COARSE[0] - 1)
-_BETWEEN = np.linspace(-1.0, 1.0, 13)
-_REFINEMENTS = 2
+# an epsilon of 1e-5. The coarse one is laid again between the neighbours of its best order, twice, to steps of 0.25 %,
+# of which the last takes every other: near the phase transition of a small sample rate epsilon moves as much as the
+# order does. Lengths are multiples of the processor's lanes, and equal, so that one program serves twice.
+_COARSE = 1 + np.geomspace(0.01, 2.0**20, 32)
+_REACH = math.log((_COARSE[1] - 1) / (_COARSE[0] - 1))
+_BETWEEN = np.linspace(-1.0, 1.0, 32)
 _DENSE = 1 + np.geomspace(0.01, 2.0**20, 380)  # where one set of orders serves many questions
 
 
@@ -111,17 +111,19 @@ def _refined(parts: Any, orders: Any, cost: Callable[[Any, Any], Any]) -> xp.Arr
     """Returns the smallest cost(divergence, order) over the given orders, or over good ones (None)."""
     if orders is not None:
         return xp.min(cost(*_divergences(parts, orders)))
+
     # Where the best order lies, rough divergences tell; what it costs, exact ones.
-    reach = math.log(_RATIO)
-    orders = _COARSE
-    for _ in range(_REFINEMENTS):
+    def narrow(_: Any, state: Any) -> Any:
+        orders, reach = state
         values = cost(*_divergences(parts, orders, rough=True))
         # Not argmin: in float64 it cannot be lowered within a float32 program.
         winner = xp.min(xp.where(values <= xp.min(values), orders, xp.inf))
-        winner = xp.where(xp.isfinite(winner), winner, 2.0)
-        orders = xp.fixed(1 + (winner - 1) * np.exp(reach * _BETWEEN))
-        reach = reach / (len(_BETWEEN) // 2)
-    return xp.min(cost(*_divergences(parts, orders)))
+        winner = xp.fixed(xp.where(xp.isfinite(winner), winner, 2.0))
+        finer = 1 + (winner - 1) * xp.exp(reach * _BETWEEN)
+        return finer, reach * (_BETWEEN[1] - _BETWEEN[0])
+
+    orders, _ = xp.loop(2, narrow, (_COARSE, np.float64(_REACH)))
+    return xp.min(cost(*_divergences(parts, orders[::2])))
 
 
 def _epsilon(parts: Any, orders: Any, delta: Any) -> xp.Array:
