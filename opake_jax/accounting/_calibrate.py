@@ -100,6 +100,21 @@ def _is_integer(value: Any) -> bool:
     return not isinstance(value, (bool, np.bool_))
 
 
+def _zero_of(points: list[_Point]) -> float:
+    """Returns where the polynomial x(y) through the points is at y = 0; NaN if two have the same y."""
+    total = 0.0
+    for p in points:
+        weight = 1.0
+        for other in points:
+            if other is p:
+                continue
+            if other.y == p.y:
+                return math.nan
+            weight *= other.y / (other.y - p.y)
+        total += weight * p.x
+    return total
+
+
 class _Search:
     """The points evaluated so far, and where to look next."""
 
@@ -210,15 +225,13 @@ class _Search:
                 return None
         elif high - low <= max(1e-3 * self.tolerance * self.unit, 4e-16 * max(abs(low), abs(high))):
             return None
-        near = sorted((p for p in self.points if math.isfinite(p.y)), key=lambda p: abs(p.y))[:2]
+        near = sorted((p for p in self.points if math.isfinite(p.y)), key=lambda p: abs(p.y))
         x = (low + high) / 2
         # Two of the last four points should have come near; if they did not, halve the bracket.
         stalled = len(self.points) >= 8 and len(self.points) % 4 == 0
-        if len(near) == 2 and near[0].y != near[1].y and not stalled:
-            slope = (near[1].x - near[0].x) / (near[1].y - near[0].y)
-            guess = near[0].x - near[0].y * slope
-            if low < guess < high:
-                x = guess
+        if not stalled:
+            guesses = [_zero_of(near[:count]) for count in (3, 2) if len(near) >= count]
+            x = next((guess for guess in guesses if low < guess < high), x)
         if self.integer:
             least, most = sorted((a.param, b.param))
             param = min(max(self._to_param(x), least + 1), most - 1)

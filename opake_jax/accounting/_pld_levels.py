@@ -154,7 +154,8 @@ class Problem:
                 return low, up, np.full(len(counts), np.inf)
             tilts = smooth.most * np.geomspace(0.1, 1.0, 12)
             laws = [smooth.repeated(t).reverse_law() for t in counts / counts[-1]]
-            return low, up, np.array([at_most(law, query, tilts) for law in laws])
+            others = [at_most(law, query, tilts, x) for law, x in zip(laws, low, strict=True)]
+            return low, up, np.array(others)
         low, up, other = np.zeros(len(counts)), np.zeros(len(counts)), np.full(len(counts), np.inf)
         steps = self.steps(direction, tails, _LEVELS[0][0])
         few = self.steps(min(direction + 1, self.directions - 1), tails, _GLANCE)
@@ -162,7 +163,7 @@ class Problem:
             low[group], up[group], tilt = _together(steps, counts[group], log_delta)
             for i in group:
                 law = law_of(few._replace(counts=few.counts * counts[i]))
-                other[i] = at_most(law, query, tilt * _TILTS)
+                other[i] = at_most(law, query, tilt * _TILTS, low[i])
         return low, up, other
 
     def beta(self, alpha: float, excess: Excess) -> tuple[float, float]:

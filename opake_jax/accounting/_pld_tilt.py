@@ -253,8 +253,8 @@ def _centre(
 
 def follow_contour(contour: Contour, rough: Rough, query: Query) -> Contour:
     """Returns the contour of fewer repetitions of the same steps, at the tilt and window of more."""
-    value, mean, _ = (found[0] for found in rough.cumulants(contour.tilt[None]))
-    spread = rough.spread_at(contour.tilt)
+    value, mean, variance = (found[0] for found in rough.cumulants(contour.tilt[None]))
+    spread = xp.maximum(xp.sqrt(variance), 1e-6 * rough.spread)
     size = expected_size(contour.tilt, spread) * query.size
     end = renyi_epsilon(contour.tilt, value, query.log_delta)
     centre = _centre(query, contour.tilt, value, mean, spread, size, xp.maximum(end, mean - spread))
