@@ -173,8 +173,9 @@ class Problem:
         log_alpha = math.log(alpha)
         lower, upper = 0.0, 1.0
         query = Query(log_alpha, 0.0, True, 1.0)
-        laws = [self.smooth(d, query) for d in range(self.directions)]
-        if all(law is not None and law.is_exact for law in laws):
+        each = [self.smooth(d, query) for d in range(self.directions)]
+        laws = [law for law in each if law is not None and law.is_exact]
+        if len(laws) == self.directions:
             for first in range(self.directions):
                 ends = beta_of_laws(laws, first, alpha)
                 if ends is None:

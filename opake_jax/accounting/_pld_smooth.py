@@ -61,10 +61,10 @@ __all__ = ["Smooth", "smooth_of"]
 _RARE = math.log(1e-9)  # of delta: what the branches may cost that hardly ever happen
 _FEWEST = 4  # steps: of fewer the characteristic function dies out too slowly
 _MOST_NODES = 2**15
-_SOME = 128  # nodes of which a contour is chosen
+_SOME, _NEAR = 128, 0.8  # nodes of which a contour is chosen, and how near, in sigma, they must be
 _CUT = 1e-16  # of the tilted mass: what the fine nodes may leave out
 _BAND = 1e-6  # relative budget of delta for what lies beyond the last frequency
-_DOUBLINGS, _PLACES = 12, 150  # factors 2^k that are tried, and places c
+_DOUBLINGS, _PLACES = 8, 75  # factors 2^k that are tried, and places c
 # Numbers of frequencies whose multiples have a fast Fourier transform.
 _SIZES = [64 * k for k in (2, 3, 4, 5, 6, 8, 10, 12, 15, 18, 20, 24, 30, 36, 40, 48, 60, 72)]
 _SIZES += [64 * k for k in (80, 96, 108, 128)]
@@ -111,17 +111,29 @@ def smooth_of(kinds: Any, counts: np.ndarray, query: Query) -> "Smooth | None":
         lines.append([line for line in found if line is not None])
         if len(lines[-1]) < len(kind):
             return None
-    return Smooth(branches, counts, lines, most, known, _some_nodes(lines), float(log_infinity))
+    return Smooth(
+        branches, counts, lines, most, known, _some_nodes(branches, lines), float(log_infinity)
+    )
 
 
-def _some_nodes(lines: list[list[Line]]) -> tuple[np.ndarray, np.ndarray]:
-    stride = -(-max(sum(len(line.x) for line in kind) for kind in lines) // _SOME)
-    size = max(sum(-(-len(line.x) // stride) for line in kind) for kind in lines)
-    mass, loss = np.full((len(lines), size), -np.inf), np.zeros((len(lines), size))
-    for r, kind in enumerate(lines):
-        some = np.concatenate([line.log_mass[::stride] for line in kind])
-        mass[r, : len(some)] = some + math.log(stride)
-        loss[r, : len(some)] = np.concatenate([line.loss[::stride] for line in kind])
+def _some_nodes(
+    branches: list[list[Branch]], lines: list[list[Line]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns log masses and losses of every so many nodes, of which a contour is chosen."""
+    kinds = []
+    for kind, some in zip(branches, lines, strict=True):
+        masses, losses = [], []
+        for branch, line in zip(kind, some, strict=True):
+            # Few, but as near as a trapezoid of the law needs them.
+            stride = min(len(line.x) * len(some) // _SOME, int(_NEAR * branch.sigma / line.step))
+            stride = max(stride, 1)
+            masses.append(line.log_mass[::stride] + math.log(stride))
+            losses.append(line.loss[::stride])
+        kinds.append((np.concatenate(masses), np.concatenate(losses)))
+    size = max(len(mass) for mass, _ in kinds)
+    mass, loss = np.full((len(kinds), size), -np.inf), np.zeros((len(kinds), size))
+    for r, (some_mass, some_loss) in enumerate(kinds):
+        mass[r, : len(some_mass)], loss[r, : len(some_loss)] = some_mass, some_loss
     return mass, loss
 
 

@@ -11,6 +11,8 @@ import numpy as np
 from opake_jax._numerics import xp
 from opake_jax.accounting._conversion import epsilons_of, log_deltas_of
 from opake_jax.accounting._evaluate import any_traced, evaluate_traced, quietly
+from opake_jax.accounting._pld_levels import Problem
+from opake_jax.accounting._pld_tilt import Query
 
 __all__ = ["RDP"]
 
@@ -107,8 +109,10 @@ def _divergences(parts: Any, orders: Any, rough: bool = False) -> tuple[xp.Array
     return total * (1 + _OUTWARD), orders
 
 
-def _refined(parts: Any, orders: Any, cost: Callable[[Any, Any], Any]) -> xp.Array:
+def _refined(parts: Any, orders: Any, cost: Callable[[Any, Any], Any], query: Query) -> xp.Array:
     """Returns the smallest cost(divergence, order) over the given orders, or over good ones (None)."""
+    if orders is None and not any_traced((parts, query)):
+        orders = _orders_by_law(parts, cost, query)
     if orders is not None:
         return xp.min(cost(*_divergences(parts, orders)))
 
@@ -126,14 +130,36 @@ def _refined(parts: Any, orders: Any, cost: Callable[[Any, Any], Any]) -> xp.Arr
     return xp.min(cost(*_divergences(parts, orders[::2])))
 
 
+def _orders_by_law(parts: Any, cost: Callable[[Any, Any], Any], query: Query) -> Any:
+    """Returns orders about the best one of known numbers, if the engine of `PLD` knows the losses' law; else None.
+
+    (a - 1) D_a is the cumulant of the loss at a - 1, from a few nodes, of which a contour is chosen.
+    """
+    law = Problem(parts).smooth(0, query)
+    if law is None:
+        return None
+    rough = law.rough()
+    tilts = law.most * np.geomspace(1e-4, 1.0, 40)
+    for _ in range(2):
+        value, _, _ = rough.cumulants(tilts)
+        costs = cost(value / tilts, 1 + tilts)
+        best = int(np.argmin(costs))
+        if not (0 < best < len(tilts) - 1 and np.isfinite(costs[best])):
+            return None
+        tilts = tilts[best] * (tilts[1] / tilts[0]) ** np.linspace(-1.0, 1.0, 16)
+    return 1 + tilts
+
+
 def _epsilon(parts: Any, orders: Any, delta: Any) -> xp.Array:
     log_delta = xp.log(delta)
-    value = _refined(parts, orders, lambda r, a: epsilons_of(r, a, log_delta))
+    query = Query(log_delta, 0.0, True, 1.0)
+    value = _refined(parts, orders, lambda r, a: epsilons_of(r, a, log_delta), query)
     return xp.where((delta >= 0) & (delta < 1), value, xp.nan)
 
 
 def _delta(parts: Any, orders: Any, epsilon: Any) -> xp.Array:
-    value = _refined(parts, orders, lambda r, a: log_deltas_of(r, a, epsilon))
+    query = Query(-1.0, epsilon, False, 1.0)
+    value = _refined(parts, orders, lambda r, a: log_deltas_of(r, a, epsilon), query)
     return xp.where(epsilon >= 0, xp.exp(value), xp.nan)
 
 

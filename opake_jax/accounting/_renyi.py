@@ -185,15 +185,25 @@ def poisson_excess(sigma: Any, rate: Any, orders: Any, rough: bool = False) -> x
     def slope(x: Any) -> xp.Array:  # of f, times sigma^2
         return orders * share(x) - x
 
-    # From above, x <- a share(x) falls towards the largest stationary point and never below it. The
-    # quadratic part of g has its mode at 2 where the loss is small.
-    def fall(state: Any) -> Any:
-        turn, x, _ = state
-        following = orders * share(x)
-        return turn + 1, following, xp.max(x - following) > 1e-3 * sigma
+    # The largest stationary point, the root of h(x) = x - a share(x), by Newton's method. h is concave left of x0,
+    # convex right of it. If a > 4 sigma^2 it has a dip right of x0; where that lies above 0 the only root is left of its
+    # hump, and is met from the left, from 0; otherwise from the right, from a.
+    bent = xp.sqrt(xp.maximum(1 - 4 * s2 / orders, 0.0))
+    dip = x0 + s2 * (xp.log1p(bent) - xp.log1p(-xp.minimum(bent, 1 - 1e-16)))
+    alone = (bent > 0) & (slope(dip) < 0)
 
-    first = (xp.zeros_like(sigma), orders * 1.0, sigma > 0)
-    mode = xp.while_loop(lambda state: (state[0] < 40) & state[2], fall, first)[1]
+    def newton(state: Any) -> Any:
+        turn, x, _ = state
+        part = share(x)
+        steep = xp.maximum(1 - orders * part * (1 - part) / s2, 1e-3)
+        following = xp.clip(x + slope(x) / steep, 0.0, orders)
+        return turn + 1, following, xp.max(xp.abs(following - x)) > 1e-3 * sigma
+
+    def going(state: Any) -> Any:
+        return (state[0] < _NEWTON) & state[2]
+
+    first = (xp.zeros_like(sigma), xp.where(alone, 0.0, orders), sigma > 0)
+    mode = xp.while_loop(going, newton, first)[1]
     mode = xp.maximum(mode, xp.minimum(orders, 2.0))
     bend = 1 - orders * share(mode) * (1 - share(mode)) / s2
     half = _REACH * sigma / xp.sqrt(xp.clip(bend, 0.05, 1.0))
