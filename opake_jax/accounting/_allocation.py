@@ -12,35 +12,24 @@ mean; what exceeds the grid is left out. Only positive numbers are added, so tha
 """
 
 import dataclasses
+import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
-from opake_jax._numerics import log_ndtr, xp
+from opake_jax._numerics import log_ndtr, tail_quantile, xp
+from opake_jax.accounting._allocation_known import Law, sum_of
 from opake_jax.accounting._gaussian_pairs import GaussianMixturePair
 from opake_jax.accounting._pairs import Atoms, Tails
 
 __all__ = ["AllocationPair"]
 
 _MOST_VALUES = 512  # of a law; adding two costs the square of it
+_MOST_KNOWN = 4096  # the same where the noise is known
+_SMALLEST = 0.05  # noise below which ratios leave the range of float64; amplification is worth log(t) of 300 there
 _OUTWARD = 1e-12  # masses and values are sums of positive terms, a few hundred ulp wrong
-
-
-class _Law(NamedTuple):
-    """Law under Q of a sum of `terms` likelihood ratios.
-
-    values: [M]; from above values[0] is 0.
-    masses: [M].
-    lost_q, lost_p: bounds on the Q-mass and P-mass of what lies beyond the values (from above only).
-    """
-
-    values: Any
-    masses: Any
-    lost_q: Any
-    lost_p: Any
-    terms: Any
 
 
 @jax.tree_util.register_dataclass
@@ -55,7 +44,19 @@ class AllocationPair:
     def atoms(self, size: int, tails: Tails) -> Atoms:
         """Returns the losses log S under P (or -log S under Q), above and below."""
         sigma = xp.asarray(self.sigma, xp.float64)
-        upper, lower = _sum_of_ratios(sigma, self.num_steps, min(size // 4, _MOST_VALUES), tails)
+        if not xp.is_traced(sigma) and sigma < _SMALLEST:
+            return self._unamplified(size, tails)
+        if xp.is_traced(sigma, *tails):
+            values = min(size // 4, _MOST_VALUES)
+            upper, lower = _sum_of_ratios(sigma, self.num_steps, values, tails)
+            outward = _OUTWARD
+        else:
+            upper, lower, outward = _known_sum_of_ratios(
+                float(sigma),
+                self.num_steps,
+                min(size, _MOST_KNOWN) - 2,
+                Tails(float(tails.high), float(tails.low)),
+            )
         masses, losses = [], []
         for law, side in ((upper, +1), (lower, -1)):
             values, mass = law.values, law.masses
@@ -66,19 +67,25 @@ class AllocationPair:
             there = ~((values <= 0) | (mass <= 0))  # a NaN stays, and the answer is inf
             log_ratio = xp.log(xp.where(there, values, 1.0) / self.num_steps)
             log_mass = xp.where(there, xp.log(xp.where(there, mass, 1.0)), -xp.inf)
-            log_mass = log_mass + side * _OUTWARD + (0.0 if self.is_reversed else log_ratio)
-            loss = (-log_ratio if self.is_reversed else log_ratio) + side * _OUTWARD
+            log_mass = log_mass + side * outward + (0.0 if self.is_reversed else log_ratio)
+            loss = (-log_ratio if self.is_reversed else log_ratio) + side * outward
             rest = size - loss.shape[0]
             masses.append(xp.pad(log_mass, rest, -xp.inf))
             losses.append(xp.pad(loss, rest, 0.0))
         # A ratio of 0 is an infinite loss of the reverse; one beyond the grid of the pair itself.
         infinite = upper.masses[0] if self.is_reversed else upper.lost_p
-        return Atoms(xp.stack(masses), xp.stack(losses), xp.log(infinite) + _OUTWARD)
+        return Atoms(xp.stack(masses), xp.stack(losses), xp.log(infinite) + outward)
+
+    def _unamplified(self, size: int, tails: Tails) -> Atoms:
+        """Returns the plain Gaussian's atoms, which a mean of such pairs does not exceed, and nothing below."""
+        one, none = xp.ones(1), xp.zeros(0)
+        atoms = GaussianMixturePair(one, one, none, none, self.sigma).atoms(size, tails)
+        return atoms._replace(log_mass=xp.set_at(atoms.log_mass, 1, -xp.inf))
 
 
-def _sum_of_ratios(sigma: Any, count: int, size: int, tails: Tails) -> tuple[_Law, _Law]:
+def _sum_of_ratios(sigma: Any, count: int, size: int, tails: Tails) -> tuple[Law, Law]:
     """Returns the law of Y_1 + ... + Y_count from above and from below: by doubling."""
-    high, low = tails.high - math.log(2.0), tails.low - math.log(count)
+    high, low = _levels(tails, count)
     one = _single_ratio(sigma, size, Tails(high, low))
     largest = xp.max(one[0].values)
 
@@ -95,11 +102,34 @@ def _sum_of_ratios(sigma: Any, count: int, size: int, tails: Tails) -> tuple[_La
     return xp.scan(double, one, bits)[0]
 
 
-def _single_ratio(sigma: Any, size: int, tails: Tails) -> tuple[_Law, _Law]:
+@functools.lru_cache(maxsize=8)  # both directions ask, and levels of one size
+def _known_sum_of_ratios(
+    sigma: float, count: int, size: int, tails: Tails
+) -> tuple[Law, Law, float]:
+    """Returns the same for a known sigma, on finer grids, and by how much its logs may be wrong."""
+    high, low = _levels(tails, count)
+    above, below = _single_ratio(np.float64(sigma), size, Tails(high, low))
+    used = (above.masses != 0) | (np.arange(len(above.masses)) == 0), below.masses != 0
+    one = (
+        above._replace(values=above.values[used[0]], masses=above.masses[used[0]], terms=1),
+        below._replace(values=below.values[used[1]], masses=below.masses[used[1]], terms=1),
+    )
+    return sum_of(one, count, size, float(low))
+
+
+def _levels(tails: Tails, count: int) -> tuple[Any, Any]:
+    """Returns the logs of what one ratio may lose above, and move up below: a ratio of 0 is the reverse's infinite loss."""
+    high = tails.high - math.log(2.0)
+    return high, xp.minimum(tails.low, high) - math.log(count)
+
+
+def _single_ratio(sigma: Any, size: int, tails: Tails) -> tuple[Law, Law]:
     """Returns the law of one ratio: the Gaussian pair's own atoms, as Q-masses."""
     one, none = xp.ones(1), xp.zeros(0)
     pair = GaussianMixturePair(one, one, none, none, sigma)
-    atoms = pair.atoms(size, tails)
+    # Dots from where Q has little mass: P has less there.
+    low = xp.minimum(tails.low, log_ndtr(-tail_quantile(tails.low) - 1 / sigma))
+    atoms = pair.atoms(size, Tails(tails.high, low))
     q = xp.exp(atoms.log_mass - atoms.loss)
     there = q[0] > 0
     values = xp.where(there, xp.exp(atoms.loss[0]), 0.0)
@@ -111,7 +141,7 @@ def _single_ratio(sigma: Any, size: int, tails: Tails) -> tuple[_Law, _Law]:
     highest = xp.max(xp.where(there, atoms.loss[0], -xp.inf))
     lost_q = xp.exp(log_ndtr(-(sigma * highest + 0.5 / sigma))) * (1 + _OUTWARD)
     zero, once = xp.zeros(()), xp.ones(())
-    upper = _Law(
+    upper = Law(
         xp.append(zero, values),
         xp.append(xp.maximum(beneath, 0.0), q[0]),
         lost_q,
@@ -119,13 +149,11 @@ def _single_ratio(sigma: Any, size: int, tails: Tails) -> tuple[_Law, _Law]:
         once,
     )
     values = xp.where(q[1] > 0, xp.exp(atoms.loss[1]), 0.0)
-    lower = _Law(xp.append(zero, values), xp.append(zero, q[1]), zero, zero, once)
+    lower = Law(xp.append(zero, values), xp.append(zero, q[1]), zero, zero, once)
     return upper, lower
 
 
-def _added(
-    a: tuple[_Law, _Law], b: tuple[_Law, _Law], low: Any, largest_ratio: Any
-) -> tuple[_Law, _Law]:
+def _added(a: tuple[Law, Law], b: tuple[Law, Law], low: Any, largest_ratio: Any) -> tuple[Law, Law]:
     """Returns the law of the sum of two independent sums, above and below, on one grid."""
     size = a[0].values.shape[0] - 1
     terms = a[0].terms + b[0].terms
@@ -133,7 +161,7 @@ def _added(
     start = _low_quantile(a[0], low) + _low_quantile(b[0], low)
     spread = xp.sqrt(terms) * xp.sqrt(xp.sum(b[0].masses * (b[0].values - b[0].terms) ** 2))
     stop = largest_ratio + terms + 8 * spread / xp.sqrt(b[0].terms)
-    log_step = xp.log(stop / start) / (size - 1)
+    log_step = (xp.log(stop) - xp.log(start)) / (size - 1)
     grid = start * xp.exp(log_step * np.arange(size))
     points = xp.concatenate([xp.zeros(1), grid])
 
@@ -161,16 +189,16 @@ def _added(
     for this, other in ((a[0], b[0]), (b[0], a[0])):
         lost_q = lost_q + this.lost_q
         lost_p = lost_p + (this.terms * this.lost_p + other.terms * this.lost_q) / terms
-    upper = _Law(points, masses, lost_q, lost_p, terms)
+    upper = Law(points, masses, lost_q, lost_p, terms)
     sums, weights = pairs(1)
     k = cell(sums)
     weights = xp.where(sums > stop, 0.0, weights)
     masses, moments = xp.add_at(none, k, weights), xp.add_at(none, k, weights * sums)
     values = xp.where(masses > 0, moments / xp.where(masses > 0, masses, 1.0), 0.0)
-    return upper, _Law(values, masses, zero, zero, terms)
+    return upper, Law(values, masses, zero, zero, terms)
 
 
-def _low_quantile(law: _Law, low: Any) -> Any:
+def _low_quantile(law: Law, low: Any) -> Any:
     """Returns a value below which there is at most about e^low of mass: the grid may start there."""
     below = xp.cumsum(law.masses)
     smallest = xp.min(xp.where(law.values > 0, law.values, xp.inf))

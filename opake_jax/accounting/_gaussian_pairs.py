@@ -109,7 +109,7 @@ class GaussianMixturePair:
         # The loss is bounded at its high end where the outermost components of P and Q there agree: then
         # nothing needs an infinite loss.
         top = sign * limit_of(mixtures, sign)
-        levels = xp.stack([xp.minimum(tails.low, tails.high), xp.asarray(tails.low)])
+        levels = xp.stack([xp.asarray(tails.high), xp.asarray(tails.low)])
         sides = xp.stack([sign, -sign])  # high losses, low losses
         ends = _edges(first, mixtures, levels, sides)
         above, below = _masses_beyond(first, mixtures, ends, sides)

@@ -48,6 +48,11 @@ def steps_of(parts: Any, tails: Tails, size: int = _ATOMS) -> Steps:
     return Steps(mass, loss, infinity, xp.broadcast_to(counts, (directions, *counts.shape)))
 
 
+def _or_else(bound: Any, trivial: float) -> xp.Array:
+    """Returns the bound, or the trivial one where it is no number."""
+    return xp.where(xp.isnan(bound), trivial, bound)
+
+
 @jax.jit
 def epsilon_core(arguments: Any) -> tuple[xp.Array, xp.Array]:
     """Returns (lower, upper) around epsilon; `arguments` is (parts, delta), float64."""
@@ -72,8 +77,8 @@ def epsilon_core(arguments: Any) -> tuple[xp.Array, xp.Array]:
     lower, upper = jax.vmap(one)(steps)
     nothing = counts == 0
     return (
-        xp.where(nothing, 0.0, xp.max(lower)),
-        xp.where(nothing, 0.0, xp.max(upper)),
+        xp.where(nothing, 0.0, _or_else(xp.max(lower), 0.0)),
+        xp.where(nothing, 0.0, _or_else(xp.max(upper), xp.inf)),
     )
 
 
@@ -97,8 +102,8 @@ def delta_core(arguments: Any) -> tuple[xp.Array, xp.Array]:
     lower, upper = jax.vmap(one)(steps)
     nothing = counts == 0
     return (
-        xp.where(nothing, 0.0, xp.exp(xp.max(lower)) * (1 - 4e-16)),
-        xp.where(nothing, 0.0, xp.minimum(xp.exp(xp.max(upper)) * (1 + 4e-16), 1.0)),
+        xp.where(nothing, 0.0, _or_else(xp.exp(xp.max(lower)) * (1 - 4e-16), 0.0)),
+        xp.where(nothing, 0.0, _or_else(xp.minimum(xp.exp(xp.max(upper)) * (1 + 4e-16), 1.0), 1.0)),
     )
 
 
@@ -126,8 +131,7 @@ def beta_core(arguments: Any) -> tuple[xp.Array, xp.Array]:
     gain = xp.where(t >= 0, rest - xp.exp(t) * alpha, xp.exp(xp.minimum(t, 0.0)) * (rest - alpha))
     change = xp.where(xp.isfinite(gain), gain - fixed(gain), 0.0)
     lower, upper = xp.max(low), xp.min(up)
-    lower = xp.where(xp.isnan(lower), 0.0, lower)
-    upper = xp.where(xp.isnan(upper), 1.0, upper)
+    lower, upper = _or_else(lower, 0.0), _or_else(upper, 1.0)
     nothing = counts == 0
     return (
         xp.where(nothing, 1 - alpha, xp.where(lower > 0, lower + change, 0.0)),
