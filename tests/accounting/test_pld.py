@@ -234,7 +234,7 @@ def test_other_levels_and_tilts_never_contradict():
             problem = levels.Problem(subsampled(sigma, q, round(count)))
             found = []
             for level, size in ((0, 1.0), (0, 1e-3), (1, 1.0)):
-                search = levels._Search(problem, lambda *_: 2.0, 0.0, math.inf)
+                search = levels._Search(problem, lambda *_: 2.0, 0.0, math.inf, problem.directions)
                 search.sizes = [size] * problem.directions
                 search.look(
                     level,
