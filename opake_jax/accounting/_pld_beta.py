@@ -1,9 +1,13 @@
 """The trade-off function of known laws: `_pld_trade_off`, with Python's floats for the search.
 
-One law serves both rows, so that its mass is 1 but for what it leaves out.
+One law serves both rows, so that its mass is 1 but for what it leaves out. It serves both directions as well where the
+second is the first exchanged and nothing is left out: since E_P e^-L = 1,
+
+    H_(e^t)(Q || P) = E_P (e^-L - e^t)_+ = e^t delta(-t) + 1 - e^t,   1 - delta_reverse(t) = e^t (1 - delta(-t)).
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +27,8 @@ from opake_jax.accounting._pld_trade_off import (
 
 __all__ = ["beta_of_laws"]
 
+_CLOSE = 1e-6  # of 1 - delta: wider bounds far from the contour's centre are not worth it
+
 
 class _Direction(NamedTuple):
     """Bounds on log(1 - delta) of one direction at three points t, [3] each."""
@@ -30,19 +36,54 @@ class _Direction(NamedTuple):
     points: np.ndarray
     lower: np.ndarray
     upper: np.ndarray
+    bound: Callable[[float, int], float]  # (epsilon, row): from below (row 0) or above
+
+    def reverse(self) -> "_Direction":
+        """Returns the same of the reverse."""
+
+        def bound(epsilon: float, row: int) -> float:
+            found = self.bound(-epsilon, row)
+            slack = SIDE[row] * 8 * ULP * (1 + abs(epsilon) + abs(found))
+            return min(epsilon + found - slack, 0.0) if math.isfinite(found) else found
+
+        return _at(self.points, bound)
 
 
-def beta_of_laws(laws: list[Smooth], first: int, alpha: float) -> tuple[float, float] | None:
-    """Returns (lower, upper) for beta(alpha) from the law of each direction; None where one says nothing."""
+def _at(points: np.ndarray, bound: Callable[[float, int], float]) -> _Direction:
+    lower, upper = (np.array([bound(abs(float(t)), row) for t in points]) for row in (0, 1))
+    return _Direction(points, lower, upper, bound)
+
+
+def beta_of_laws(
+    laws: list[Smooth], first: int, alpha: float, exchanged: bool
+) -> tuple[float, float] | None:
+    """Returns (lower, upper) for beta(alpha) from the law of each direction; None where one says nothing.
+
+    Args:
+      laws: of the directions.
+      first: the direction that chooses the points t.
+      alpha: in (0, 1).
+      exchanged: the second direction is the first one exchanged, and nothing is left out: one law may do.
+    """
     one = _direction(laws[first], alpha, None)
-    other = None if one is None else _direction(laws[-1 - first], alpha, one.points)
-    if one is None or other is None:
+    if one is None:
+        return None
+    other = one.reverse() if exchanged else None
+    if other is None or not _settles(one, other):
+        other = _direction(laws[-1 - first], alpha, one.points)
+    if other is None:
         return None
     lower, upper = np.minimum(one.lower, other.lower), np.minimum(one.upper, other.upper)
     low, up = combine(alpha, one.points, lower, upper)
     # One direction alone is no smaller than the minimum of both.
     _, alone = combine(alpha, one.points, one.lower, one.upper)
     return float(low), float(min(up, alone, 1 - alpha))
+
+
+def _settles(one: _Direction, other: _Direction) -> bool:
+    """Returns True if at each point the other direction is close enough, or binds for certain less than the one."""
+    close = other.upper - other.lower <= _CLOSE
+    return bool(np.all(close | (other.lower >= one.lower)))
 
 
 def _direction(law: Smooth, alpha: float, points: np.ndarray | None) -> _Direction | None:
@@ -89,8 +130,7 @@ def _direction(law: Smooth, alpha: float, points: np.ndarray | None) -> _Directi
     if points is None:
         best = _maximum(profile, alpha, max(centre, 0.0) + 6 * float(contour.spread))
         points = best + APART * float(contour.spread) * np.array([-1.0, 0.0, 1.0])
-    ends = [[bound(abs(float(t)), row) for t in points] for row in (0, 1)]
-    return _Direction(points, np.array(ends[0]), np.array(ends[1]))
+    return _at(points, bound)
 
 
 def _maximum(profile: Any, alpha: float, far: float) -> float:

@@ -175,14 +175,14 @@ class Problem:
         query = Query(log_alpha, 0.0, True, 1.0)
         each = [self.smooth(d, query) for d in range(self.directions)]
         laws = [law for law in each if law is not None and law.is_exact]
-        if len(laws) == self.directions:
-            for first in range(self.directions):
-                ends = beta_of_laws(laws, first, alpha)
-                if ends is None:
-                    break
-                lower, upper = max(lower, ends[0]), min(upper, ends[1])
-                if excess(lower, upper) <= 1:
-                    return lower, upper
+        whole = self.reversible and all(law.log_infinity == -math.inf for law in laws)
+        for first in range(self.directions if len(laws) == self.directions else 0):
+            ends = beta_of_laws(laws, first, alpha, whole)
+            if ends is None:
+                break
+            lower, upper = max(lower, ends[0]), min(upper, ends[1])
+            if excess(lower, upper) <= 1:
+                return lower, upper
         for atoms, frequencies in _LEVELS[:2]:
             tails = self._tails(log_alpha)
             sides = [self.steps(d, tails, atoms) for d in range(self.directions)]

@@ -53,6 +53,7 @@ _MOST_CELLS = 2**16
 _DIGITS = 33.0  # e^-33: what quadrature aims at
 _HEAVY = 6.0  # (M/sigma)^2: above, rare large losses rule the variance
 _WIDEST = 1.55  # of y M/sigma^2, below pi/2
+_TINY = 1e-60
 _UNIT = np.linspace(0.0, 1.0, 24)
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
@@ -148,7 +149,8 @@ def branches_of(pair: Any) -> list[Branch]:
     reach_p = float(np.max(p.means, initial=0.0))
     reach_q = float(np.max(-q.means, initial=0.0))
     sigma = float(pair.sigma)
-    fits = 0 < max(reach_p, reach_q) < math.inf and 0 < sigma < math.inf
+    # (Squares and fourth powers of these are taken.)
+    fits = _TINY < max(reach_p, reach_q) < 1 / _TINY and _TINY < sigma < 1 / _TINY
     back = float(pair.reverse) > 0.5
     branch = Branch(pair, p, q, 0.0, back, reach_p, reach_q, sigma, np.zeros(2))
     return [branch] if fits else []
