@@ -28,7 +28,9 @@ __all__ = ["AllocationPair"]
 
 _MOST_VALUES = 512  # of a law; adding two costs the square of it
 _MOST_KNOWN = 4096  # the same where the noise is known
-_SMALLEST = 0.05  # noise below which ratios leave the range of float64; amplification is worth log(t) of 300 there
+# Noise below which ratios leave the range of float64 (amplification is worth log(t) of 300 there), and above which they are
+# 1 to rounding.
+_SMALLEST, _LARGEST = 0.05, 1e5
 _OUTWARD = 1e-12  # masses and values are sums of positive terms, a few hundred ulp wrong
 
 
@@ -44,7 +46,7 @@ class AllocationPair:
     def atoms(self, size: int, tails: Tails) -> Atoms:
         """Returns the losses log S under P (or -log S under Q), above and below."""
         sigma = xp.asarray(self.sigma, xp.float64)
-        if not xp.is_traced(sigma) and sigma < _SMALLEST:
+        if not xp.is_traced(sigma) and not _SMALLEST <= sigma <= _LARGEST:
             return self._unamplified(size, tails)
         if xp.is_traced(sigma, *tails):
             values = min(size // 4, _MOST_VALUES)

@@ -240,3 +240,28 @@ def test_a_slope_where_epsilon_is_infinite_is_not_zero():
     assert slope(1.0) < 0
     for bad in (0.0, -1.0, NAN):
         assert math.isnan(slope(bad)), bad
+
+
+ANY_NOISE = {
+    "gaussian": lambda g: g * 10,
+    "poisson": lambda g: poisson(g, 0.05) * 10,
+    "two phases": lambda g: poisson(g, 0.05) * 10 | poisson(STEP, 0.1) * 3,
+    "truncated": lambda g: poisson(g, 0.01, **CAPPED) * 10,
+    "parallel": lambda g: acc.parallel_poisson(g, 0.01, 4) * 10,
+    "fixed size": lambda g: acc.fixed_size(g, batch_size=5, dataset_size=100) * 10,
+    "allocation": lambda g: acc.k_out_of_t(g, k=1, t=10),
+    "shuffled": lambda g: acc.shuffled(g, relation=NeighboringRelation.ZERO_OUT),
+}
+
+
+@pytest.mark.parametrize("name", ANY_NOISE)
+@pytest.mark.parametrize("sigma", [5e-324, 2.5e-208, 1e-59, 1e-7, 1e7, 1e59, 1e208, 1e308])
+def test_noise_of_any_size_is_answered(name, sigma):
+    process = ANY_NOISE[name](gaussian(sigma))
+    lower, upper, _ = process.epsilon_bounds(1e-5)
+    assert 0 <= lower <= upper
+    assert upper > 100 or sigma > 1
+    assert 0 <= process.beta_at(0.1) <= 0.9
+    assert 0 < process.delta_at(1.0) <= 1
+    if name != "allocation":
+        assert process.epsilon_at(1e-5, accountant=acc.RDP()) >= lower

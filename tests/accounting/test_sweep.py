@@ -6,6 +6,7 @@ certified, so that the property needs no tolerance but rounding: the two bracket
 
 import dataclasses
 import itertools
+import json
 import math
 import pathlib
 import sys
@@ -167,6 +168,44 @@ def test_the_bracket_overlaps_the_lattice_over_many_settings(block):
     assert not wrong, "\n".join(wrong)
     assert wide == 0
 
+
+# --- Against dp_accounting -----------------------------------------------------------------------------
+
+PEERS = pathlib.Path(__file__).parent.parent / "reference" / "peers.json"
+
+
+def peer_complaints(rows):
+    """Returns what contradicts the rows of peers.json, of which each end is a bound: see peers.py there."""
+    wrong = []
+    for sigma, q, steps, delta, optimistic, pessimistic, renyi in rows:
+        lower, upper, _ = (poisson(sigma, q) * steps).epsilon_bounds(delta)
+        for words, holds in (
+            (
+                "upper below its optimistic",
+                optimistic is None or upper >= optimistic * (1 - 1e-6) - FLOOR,
+            ),
+            (
+                "lower above its pessimistic",
+                pessimistic is None or lower <= pessimistic * (1 + 1e-6) + FLOOR,
+            ),
+            ("lower above its RDP", renyi is None or lower <= renyi * (1 + 1e-6) + FLOOR),
+        ):
+            if not holds:
+                wrong.append(
+                    f"{sigma, q, steps, delta}: [{lower}, {upper}] {words}: {optimistic, pessimistic, renyi}"
+                )
+    return wrong
+
+
+@pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_no_bracket_contradicts_dp_accounting(part):
+    rows = json.loads(PEERS.read_text())["rows"]
+    assert len(rows) > 2000
+    wrong = peer_complaints(rows[::20] if part == 0 else [r for i, r in enumerate(rows) if i % 20])
+    assert not wrong, "\n".join(wrong)
+
+
+# --- Hard settings -------------------------------------------------------------------------------------
 
 # Settings at the edge of what accountants can do (accounting.md): sigma, q, T, delta and a bracket of the
 # truth from the reference table (rows 48, 31, 44), from that page, or None: the lattice's.
