@@ -10,6 +10,7 @@ import ctypes
 import os
 import pathlib
 
+import pytest
 from compile_options import FLAGS
 
 _CACHE = pathlib.Path(__file__).parent.parent / ".jax_cache"
@@ -27,3 +28,11 @@ for _name, (_parameter, _bytes) in _KEPT.items():
     os.environ.setdefault(f"MALLOC_{_name}_", str(_bytes))  # for processes that tests start
     if _mallopt:
         _mallopt(_parameter, _bytes)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Gives each worker neighbours, which share oracles, programs and fixtures; the end of the run is shared out."""
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log) if config.getoption("dist") == "load" else None
