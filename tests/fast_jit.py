@@ -1,7 +1,7 @@
 """`jax.jit` for tests of what a program computes to a tolerance: it compiles in a quarter of the time.
 
 The program is the same up to XLA's fusions and LLVM's optimisations. Memory, HLO text, equal bits and anything that
-rounds in a direction are tested in programs that are compiled as they ship, by plain `jax.jit`.
+rounds in a direction are tested by plain `jax.jit`, which compiles as users do in tests marked `as_shipped`.
 """
 
 import jax

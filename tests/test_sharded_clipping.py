@@ -11,10 +11,10 @@ import pytest
 pytestmark = pytest.mark.slow  # another process, a dozen compilations
 
 
-@pytest.fixture(scope="module", params=[2, 8])
+@pytest.fixture(scope="module", params=[2, pytest.param(8, marks=pytest.mark.as_shipped)])
 def seen(request):
     script = pathlib.Path(__file__).with_name("sharded_clipping.py")
-    flags = f"--xla_force_host_platform_device_count={request.param}"
+    flags = os.environ["XLA_FLAGS"] + f" --xla_force_host_platform_device_count={request.param}"
     run = subprocess.run(
         [sys.executable, script],
         capture_output=True,

@@ -40,7 +40,8 @@ def temporary_bytes(engine, params, batch):
     return compiled.memory_analysis().temp_size_in_bytes
 
 
-@pytest.mark.slow  # looks at the program as it ships
+@pytest.mark.slow
+@pytest.mark.as_shipped
 def test_memory_follows_the_microbatch_and_ghost_needs_no_copies():
     """R15: 256 copies of 1e6 float32 parameters are 1 GiB; eight are 32 MB; ghost holds none."""
     params = {"a": jnp.zeros((500, 1000)), "b": jnp.zeros((1000, 500))}
@@ -52,7 +53,8 @@ def test_memory_follows_the_microbatch_and_ghost_needs_no_copies():
     assert temporary_bytes(Auto(), params, batch) < 0.05 * copies
 
 
-@pytest.mark.slow  # looks at the program as it ships
+@pytest.mark.slow
+@pytest.mark.as_shipped
 def test_a_dense_layer_on_many_positions_stays_within_its_gradients():
     """R15: 3072 -> 768 on 128 positions, eight rows: 75 MB of gradients; a bad contraction takes 9.7 GB."""
 

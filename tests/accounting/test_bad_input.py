@@ -235,6 +235,7 @@ def test_a_tiny_delta_is_not_zero(process):
 
 
 @pytest.mark.slow
+@pytest.mark.as_shipped
 def test_a_slope_where_epsilon_is_infinite_is_not_zero():
     slope = jax.jit(jax.grad(lambda s: (poisson(gaussian(s), 0.1) * 20).epsilon_at(1e-5)))
     assert slope(1.0) < 0

@@ -246,6 +246,7 @@ def test_other_levels_and_tilts_never_contradict():
 
 
 @pytest.mark.slow
+@pytest.mark.as_shipped
 def test_traced_bounds_and_gradients_in_a_float32_program():
     def bounds(sigma, q):
         return ENGINE.epsilon_bounds(((poisson(gaussian(sigma), q), 1000.0),), 1e-5)

@@ -127,9 +127,12 @@ def test_groups():
         step.epsilon_at(1e-5, group_size=0)
 
 
+@jax.jit
+def answers_about_gaussians(s):
+    one, many = ((gaussian(s) * k).epsilon_at(1e-5) for k in (1, 9))
+    return one, many, gaussian(s).delta_at(1.0), gaussian(s).beta_at(0.1)
+
+
 @pytest.mark.parametrize("sigma", [-1.0, math.nan])
 def test_a_traced_gaussian_of_no_noise_multiplier_has_no_privacy(sigma):
-    one, many = (jax.jit(lambda s, k=k: (gaussian(s) * k).epsilon_at(1e-5)) for k in (1, 9))
-    assert one(sigma) == many(sigma) == math.inf
-    assert jax.jit(lambda s: gaussian(s).delta_at(1.0))(sigma) == 1.0
-    assert jax.jit(lambda s: gaussian(s).beta_at(0.1))(sigma) == 0.0
+    assert answers_about_gaussians(sigma) == (math.inf, math.inf, 1.0, 0.0)

@@ -64,6 +64,7 @@ def test_the_attack_on_reused_noise_leaves_fresh_noise_alone():
 
 
 @pytest.mark.slow
+@pytest.mark.as_shipped
 def test_a_plan_is_audited_by_its_own_parts():
     """dpsgd.plan end to end, ZERO_OUT: its sampler, its gradient function, its noise, its process."""
 

@@ -45,8 +45,12 @@ QUICK = {("ghost gram", name) for name in RULES} | {(name, "twice") for name in 
 QUICK |= {("two backward", name) for name in LOOPS}
 # Slow: all models with each engine that computes in a way of its own.
 PRODUCT = ("ghost", "ghost gram", "ghost drop", "two backward", "vmap", "microbatched ghost")
+# Each engine once as it ships as well: on one weight used thrice.
+MARKS = {"twice": pytest.mark.as_shipped}
 ALL = [
-    pytest.param(e, m, marks=() if (e, m) in QUICK else pytest.mark.slow, id=f"{e}-{m}")
+    pytest.param(
+        e, m, marks=MARKS.get(m, ()) if (e, m) in QUICK else pytest.mark.slow, id=f"{e}-{m}"
+    )
     for e in ENGINES
     for m in PLAIN
     if e in PRODUCT or (e, m) in QUICK
@@ -97,7 +101,7 @@ def assert_same(clipped, aux, sums, norms, tolerance=1e-5):
 def test_every_engine_computes_the_sum_of_clipped_gradients(engine, model):
     loss_fn, params, batch, clipping_norm, sums, norms, losses = oracle(model)
     grad_fn = clipping.clipped_grad(loss_fn, clipping_norm, engine=ENGINES[engine])
-    call = grad_fn if model == "twice" else fast_jit(grad_fn)  # each engine once as it ships
+    call = grad_fn if model == "twice" else fast_jit(grad_fn)
     clipped, aux = call(params, batch)
     assert_same(clipped, aux, sums, norms)
     np.testing.assert_allclose(aux.loss, losses, rtol=1e-5, atol=1e-6)
@@ -146,6 +150,7 @@ def test_a_gradient_that_nearly_cancels_keeps_the_bound(engine):
         assert np.linalg.norm(np.asarray(clipped.tree, np.float64)) <= np.float32(1e-3)
 
 
+@pytest.mark.as_shipped
 @pytest.mark.parametrize(
     "engine",
     [
@@ -235,7 +240,8 @@ def test_bad_sizes_are_refused(make):
         make(4, clipping.Chunked(2))
 
 
-@pytest.mark.slow  # looks at the program as it ships
+@pytest.mark.slow
+@pytest.mark.as_shipped
 def test_r15_memory_scales_with_the_microbatch():
     """MLP of 0.27 M parameters, 64 rows: all copies take 69 MB; ghost takes none of them."""
     params = {"a": jnp.zeros((256, 512)), "b": jnp.zeros((512, 256))}
@@ -253,7 +259,8 @@ def test_r15_memory_scales_with_the_microbatch():
     assert temp(clipping.Ghost()) <= 3 * size
 
 
-@pytest.mark.slow  # looks at the program as it ships
+@pytest.mark.slow
+@pytest.mark.as_shipped
 def test_two_backward_passes_have_the_memory_of_the_plain_step():
     """Eight recomputed layers, 16 rows: one layer's values are there at a time; book-keeping holds those of all."""
     params = jnp.zeros((8, 64, 64))

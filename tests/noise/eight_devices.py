@@ -5,7 +5,9 @@ import os
 import re
 import sys
 
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+)
 os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax
@@ -84,24 +86,24 @@ def inside_shard_map():
     parts = rng.normal(size=(8, 4096)).astype(np.float32)
     parts[5] = 0  # an empty shard
     state = TX.init({"w": jnp.zeros(4096)})
-    for name, data in (("zeros", np.zeros_like(parts)), ("sums", parts)):
-        placed = jax.device_put(data, NamedSharding(mesh, P("d")))
-        whole = TX.update(ClippedSum({"w": jnp.asarray(data.sum(axis=0))}, 1.0, 1.0), state)[0]["w"]
-        for check_vma in (True, False):
 
-            def step(part, state, summed=True):
-                clipped = ClippedSum({"w": part[0]}, 1.0, 1.0)
-                return TX.update(clipped.psum("d") if summed else clipped, state)[0]["w"][None]
+    def mapped(summed, check_vma):
+        def step(part, state):
+            clipped = ClippedSum({"w": part[0]}, 1.0, 1.0)
+            return TX.update(clipped.psum("d") if summed else clipped, state)[0]["w"][None]
 
-            def mapped(summed, step=step, check_vma=check_vma):
-                inner = lambda p, s: step(p, s, summed)  # noqa: E731
-                return jax.shard_map(
-                    inner, mesh=mesh, in_specs=(P("d"), P()), out_specs=P("d"), check_vma=check_vma
-                )
+        where = {"mesh": mesh, "in_specs": (P("d"), P()), "out_specs": P("d")}
+        return jax.jit(jax.shard_map(step, **where, check_vma=check_vma))
 
-            out = np.asarray(jax.jit(mapped(True))(placed, state))
+    for check_vma in (True, False):
+        right, wrong = mapped(True, check_vma), mapped(False, check_vma)
+        for name, data in (("zeros", np.zeros_like(parts)), ("sums", parts)):
+            placed = jax.device_put(data, NamedSharding(mesh, P("d")))
+            total = ClippedSum({"w": jnp.asarray(data.sum(axis=0))}, 1.0, 1.0)
+            whole = TX.update(total, state)[0]["w"]
+            out = np.asarray(right(placed, state))
             try:
-                unsummed = np.asarray(jax.jit(mapped(False))(placed, state))
+                unsummed = np.asarray(wrong(placed, state))
                 refused = "nan" if np.isnan(unsummed).all() else "no"
             except ValueError as error:
                 refused = "raises" if "clipped.psum(axis)" in str(error) else str(error)

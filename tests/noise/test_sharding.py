@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.slow  # another process, about ten compilations
+# Another process, about ten compilations.
+pytestmark = [pytest.mark.slow, pytest.mark.as_shipped]
 
 
 @pytest.fixture(scope="module")
