@@ -1,6 +1,7 @@
 """The Gaussian mechanism: a sum of L2 sensitivity 1 plus normal noise."""
 
 import dataclasses
+import math
 from typing import Any
 
 import jax
@@ -36,8 +37,9 @@ class Gaussian(Mechanism):
         sigma = self.noise_multiplier
         if is_traced(sigma):
             return xp.where(sigma > 0, (shift / xp.where(sigma > 0, sigma, 1.0)) ** 2, xp.inf)
-        with np.errstate(divide="ignore", over="ignore"):
-            return float(np.square(np.float64(shift) / np.float64(sigma)))
+        with np.errstate(divide="ignore", over="ignore", under="ignore"):
+            square = float(np.square(np.float64(shift) / np.float64(sigma)))
+        return max(square, math.ulp(0.0))  # 0 would be no release at all
 
     def is_valid(self) -> Any:
         """Returns noise_multiplier >= 0."""
