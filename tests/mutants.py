@@ -38,6 +38,7 @@ FUZZ, KINDS, ACCOUNTING = (
     "reports/test_accounting_kinds.py::",
 )
 REPORTS, CLIPPED = "accounting/test_reports.py::", "clipping/test_clipped_grad.py::"
+MECHANISMS = "accounting/test_mechanisms.py::"
 ROWS = (
     FUZZ + "clipping.py::test_whatever_the_rows_hold_each_counts_for_at_most_the_norm[vmap-float16]"
 )
@@ -301,8 +302,8 @@ MUTANTS = (
         "        if False:", ("accounting/test_bad_input.py::test_a_number_changed_past_its_factory_is_refused",),
     ),
     Mutant(
-        "wrapped_mass_left_in", "A16", "accounting/_pld_fourier.py", "value = value + side * error - xp.where(side < 0, alias, 0.0)",
-        "value = value + side * error", ("accounting/test_smooth.py::test_the_law_is_below_the_truth_with_a_narrow_window",),
+        "wrapped_mass_left_in", "A16", "accounting/_pld_bounds.py", "value += side * (curve.error + curve.error_slope * abs(offset)) - alias",
+        "value += side * (curve.error + curve.error_slope * abs(offset))", ("accounting/test_smooth.py::test_the_law_is_below_the_truth_with_a_narrow_window",),
     ),
     Mutant(
         "variation_halved", "A16", "accounting/_pld_smooth.py", "varies = 2 * steep_g * _larger(g)", "varies = steep_g * _larger(g)",
@@ -311,6 +312,22 @@ MUTANTS = (
     Mutant(
         "modulus_too_small", "A16", "accounting/_pld_smooth.py", "short / scales[:, None] ** 2", "short / scales[:, None]",
         ("accounting/test_smooth.py::test_what_bounds_the_modulus_bounds_it_for_all_frequencies_above",),
+    ),
+    Mutant(
+        "mean_not_kept", "A17", "accounting/_allocation_known.py", "    far = np.clip(far, 0.0, mass)\n", "    far = np.zeros_like(mass)\n",
+        (MECHANISMS + "test_random_allocation_of_two_steps", MECHANISMS + "test_random_allocation_of_three_steps"),
+    ),
+    Mutant(
+        "zero_ratio_is_no_loss", "A17", "accounting/_allocation.py", "infinite = upper.masses[0] if self.is_reversed else upper.lost_p",
+        "infinite = 0.0 if self.is_reversed else upper.lost_p", (MECHANISMS + "test_no_mass_is_lost_above",),
+    ),
+    Mutant(
+        "exchanged_as_it_is", "A17", "accounting/_pld_beta.py", "min(epsilon + found - slack, 0.0)", "min(found - slack, 0.0)",
+        ("accounting/test_smooth.py::test_one_law_exchanged_is_the_other",),
+    ),
+    Mutant(
+        "mode_from_the_wrong_side", "A17", "accounting/_renyi.py", "alone = (bent > 0) & (slope(dip) < 0)", "alone = (bent > 0) & (slope(dip) > 0)",
+        ("accounting/test_rdp.py::test_the_best_order_is_found",),
     ),
 )  # fmt: skip
 

@@ -10,6 +10,9 @@ from scipy import stats
 
 import opake_jax.accounting as acc
 from opake_jax.accounting import RDP, NeighboringRelation, gaussian, poisson
+from opake_jax.accounting._allocation import AllocationPair
+from opake_jax.accounting._evaluate import quietly
+from opake_jax.accounting._pairs import Tails
 
 ADD, ZERO, REPLACE = NeighboringRelation
 
@@ -163,6 +166,18 @@ def test_traced_random_allocation_is_looser_and_a_bound():
         low, high = ask(sigma, epsilon)
         assert low <= truth * (1 + 1e-6)
         assert high >= truth * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+@pytest.mark.parametrize("sigma", [0.1, 1.0, 3.0])
+def test_no_mass_is_lost_above(sigma, is_reversed):
+    """Coarse tails, so that infinite losses are visible."""
+    with quietly():
+        atoms = AllocationPair(sigma, 5, is_reversed).atoms(1024, Tails(-4.0, -4.0))
+    infinite = math.exp(atoms.log_infinity)
+    assert infinite > (1e-4 if sigma < 1 else 0)
+    assert np.sum(np.exp(atoms.log_mass[0])) + infinite >= 1
+    assert np.sum(np.exp(atoms.log_mass[1])) <= 1
 
 
 def three_steps(sigma, epsilon):

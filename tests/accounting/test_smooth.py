@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import opake_jax.accounting as acc
+from opake_jax.accounting import _pld_beta as beta_engine
 from opake_jax.accounting import _pld_smooth as smooth
 from opake_jax.accounting import _smooth_lines as lines
 from opake_jax.accounting._evaluate import quietly
@@ -352,6 +353,26 @@ def test_beta_by_the_law_and_by_atoms_agree(index, alpha):
     assert 0 <= low <= up <= 1 - alpha
     assert low <= atoms_up
     assert atoms_low <= up
+
+
+@pytest.mark.parametrize("alpha", [1e-4, 0.01, 0.5, 0.9])
+def test_one_law_exchanged_is_the_other(alpha):
+    laws = [
+        problem(SETTINGS[0][0].parts[0][0], 1000).smooth(d, Query(math.log(alpha), 0.0, True, 1.0))
+        for d in (0, 1)
+    ]
+    with quietly():
+        for first in (0, 1):
+            one = beta_engine._direction(laws[first], alpha, None)
+            exchanged, other = (
+                one.reverse(),
+                beta_engine._direction(laws[1 - first], alpha, one.points),
+            )
+            assert np.all(exchanged.lower <= other.upper)
+            assert np.all(other.lower <= exchanged.upper)
+            assert np.all(other.upper - other.lower < 1e-5)
+            if alpha >= 0.5:  # far from the contour's centre less is known, or nothing
+                assert np.all(exchanged.upper - exchanged.lower < 2e-5)
 
 
 @pytest.mark.parametrize("share", [0.15, 0.3])
