@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from opake_jax._numerics import log_ndtr, tail_quantile, xp
-from opake_jax.accounting._allocation_known import Law, sum_of
+from opake_jax.accounting._allocation_known import Law, sum_of, underflowing
 from opake_jax.accounting._gaussian_pairs import GaussianMixturePair
 from opake_jax.accounting._pairs import Atoms, Tails
 
@@ -29,8 +29,8 @@ __all__ = ["AllocationPair"]
 _MOST_VALUES = 512  # of a law; adding two costs the square of it
 _MOST_KNOWN = 4096  # the same where the noise is known
 # Noise below which ratios leave the range of float64 (amplification is worth log(t) of 300 there), and above which they are
-# 1 to rounding.
-_SMALLEST, _LARGEST = 0.05, 1e5
+# so near 1 that the grids' width is more than amplification.
+_SMALLEST, _LARGEST = 0.05, 1e3
 _OUTWARD = 1e-12  # masses and values are sums of positive terms, a few hundred ulp wrong
 
 
@@ -186,7 +186,9 @@ def _added(a: tuple[Law, Law], b: tuple[Law, Law], low: Any, largest_ratio: Any)
     out = sums > stop
     inside, beyond = xp.where(out, 0.0, weights), xp.where(out, weights, 0.0)
     masses = xp.add_at(xp.add_at(none, k, inside * (1 - share)), k + 1, inside * share)
-    lost_q, lost_p = xp.sum(beyond), xp.sum(xp.where(out, beyond * sums, 0.0)) / terms
+    underflow = underflowing(sums.size)
+    lost_q = xp.sum(beyond) + underflow
+    lost_p = xp.sum(xp.where(out, beyond * sums, 0.0)) / terms + underflow * stop / terms
     # Something was lost in a, or in b: its own share of the P-mass, and the other's.
     for this, other in ((a[0], b[0]), (b[0], a[0])):
         lost_q = lost_q + this.lost_q

@@ -13,10 +13,11 @@ import numpy as np
 
 from opake_jax.accounting._pairs import ULP
 
-__all__ = ["Law", "sum_of"]
+__all__ = ["Law", "sum_of", "underflowing"]
 
 _GROUPS = 75  # of sums, for each value: grids are as fine as this allows
 _LEAST_VALUES = 600
+_LEAST_MASS = 1e-290  # smaller ones have no digits
 
 
 class Law(NamedTuple):
@@ -32,6 +33,11 @@ class Law(NamedTuple):
     lost_q: Any
     lost_p: Any
     terms: Any
+
+
+def underflowing(pairs: int) -> float:
+    """Returns what masses and shares of so many pairs may lose because the product is below the smallest number."""
+    return 4 * pairs * math.ulp(0.0)
 
 
 def sum_of(one: tuple[Law, Law], count: int, size: int, low: float) -> tuple[Law, Law, float]:
@@ -73,7 +79,9 @@ def _above(a: Law, b: Law, points: np.ndarray) -> Law:
     terms, last = a.terms + b.terms, len(points) - 1
     cell, mass, moment = _groups(a, b, points)
     out = cell == last
-    lost_q, lost_p = float(mass[out].sum()), float(moment[out].sum()) / terms
+    underflow = underflowing(len(a.values) * len(b.values))
+    lost_q = float(mass[out].sum()) + underflow
+    lost_p = float(moment[out].sum()) / terms + underflow * points[last] / terms
     # Something was lost in a, or in b: its own share of the P-mass, and the other's.
     for this, other in ((a, b), (b, a)):
         lost_q = lost_q + this.lost_q
@@ -94,7 +102,7 @@ def _below(a: Law, b: Law, points: np.ndarray) -> Law:
     inside = cell < last
     masses = np.bincount(cell[inside], mass[inside], last)
     moments = np.bincount(cell[inside], moment[inside], last)
-    used = masses != 0
+    used = masses > _LEAST_MASS
     return Law(moments[used] / masses[used], masses[used], 0.0, 0.0, a.terms + b.terms)
 
 
@@ -117,6 +125,8 @@ def _half(a: Law, b: Law, points: np.ndarray, side: Any) -> tuple[np.ndarray, ..
     """Returns the groups of the sums with b <= a (side "right"), or b < a ("left")."""
     count = np.searchsorted(b.values, a.values, side)  # of each row
     rows = np.flatnonzero(count)
+    if not rows.size:
+        return np.zeros(0, int), np.zeros(0), np.zeros(0)
     value, count = a.values[rows], count[rows]
     lowest = np.searchsorted(points, value + b.values[0], "right") - 1
     highest = np.searchsorted(points, value + b.values[count - 1], "right") - 1

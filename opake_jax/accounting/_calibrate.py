@@ -184,7 +184,10 @@ class _Search:
         step = min(_FIRST_STEP * self.unit, width / 4) if width > 0 else 0.01 * self.unit
         self.evaluate(middle)
         if not self._done():
-            self.evaluate(middle + step if width > 0 else middle * 1.01 + 0.01)
+            second = middle + step if width > 0 else middle * 1.01 + 0.01
+            if self.integer and self._to_param(second) == self._to_param(middle):
+                second = self._to_x(self._to_param(middle) + 1)
+            self.evaluate(second)
         for _ in range(_MAX_EVALUATIONS):
             x = None if self._done() else self._next()
             if x is None:
@@ -264,6 +267,8 @@ class _Search:
     def _step_from(self, end: _Point, side: int, step: float) -> float | None:
         limit = self.highest if side > 0 else self.lowest
         x = end.x + side * step
+        if self.integer and self._to_param(x) == end.param and end.x != limit:
+            x = self._to_x(end.param + side)  # the next one at least, or nothing new is learnt
         if side * (limit - x) <= 0:  # half way to what make_process refused
             x = (end.x + limit) / 2
             if abs(limit - end.x) <= 1e-9 * self.unit or self._to_param(x) == end.param:

@@ -92,9 +92,12 @@ def _log_sum(orders: Any, l: Any, log_weight: Any, cut: Any = True) -> xp.Array:
 
 def sampled_loss(y: Any, rate: Any) -> xp.Array:
     """Returns log(1 - rate + rate e^y), to full precision near 0 and without overflow."""
-    low, high = xp.minimum(y, 1.0), xp.maximum(y, 1.0)
-    far = high + xp.log(rate) + xp.log1p((1 - rate) / rate * xp.exp(-high))
-    return xp.where(y < 1.0, xp.log1p(rate * xp.expm1(low)), far)
+    # Up to rate e^y = e the loss may be as small as the rate, and no logarithm of it may enter.
+    log_rate = xp.log(rate)
+    limit = 1 - log_rate
+    low, high = xp.minimum(y, limit), xp.maximum(y, limit)
+    far = high + log_rate + xp.log1p((1 - rate) / rate * xp.exp(-high))
+    return xp.where(y < limit, xp.log1p(rate * xp.expm1(low)), far)
 
 
 def _nodes(sigma: Any, x0: Any, end: Any, rough: bool = False) -> tuple[xp.Array, xp.Array]:
@@ -176,8 +179,7 @@ def poisson_excess(sigma: Any, rate: Any, orders: Any, rough: bool = False) -> x
     # Where the nodes lie carries no derivative.
     sigma, q = xp.fixed(live), xp.fixed(live_q)
     s2 = sigma * sigma
-    x0 = s2 * (xp.log1p(-q) - xp.log(q)) + 0.5
-    x0 = xp.maximum(x0, -_REACH * sigma)
+    x0 = s2 * (xp.log1p(-q) - xp.log(q)) + 0.5  # perhaps far left of all nodes
 
     def share(x: Any) -> xp.Array:
         return xp.sigmoid((x - x0) / s2)
@@ -207,7 +209,8 @@ def poisson_excess(sigma: Any, rate: Any, orders: Any, rough: bool = False) -> x
     mode = xp.maximum(mode, xp.minimum(orders, 2.0))
     bend = 1 - orders * share(mode) * (1 - share(mode)) / s2
     half = _REACH * sigma / xp.sqrt(xp.clip(bend, 0.05, 1.0))
-    x, log_weight = _nodes(live, x0, xp.maximum(xp.max(mode + half), _REACH * sigma), rough)
+    last = xp.maximum(xp.max(mode + half), _REACH * sigma)
+    x, log_weight = _nodes(live, xp.maximum(x0, -_REACH * sigma), last, rough)
     end = x[-1]
     enough = mode + half <= end * (1 + 1e-12)
     cut = xp.where(enough, xp.inf, mode - half)
@@ -229,7 +232,7 @@ def poisson_excess(sigma: Any, rate: Any, orders: Any, rough: bool = False) -> x
         gap = xp.log(xp.maximum(right - left, sigma) / sigma)
         ends = [orders * loss(x) - x * x / (2 * live * live) for x in (left, right)]
         both = xp.logaddexp(low, xp.logaddexp(high, xp.maximum(*ends) + gap))
-        known = (bend > 0.05) & (down_up | down | up)
+        known = (bend > 0.05) & (slope(mode + half) < 0) & (down_up | down | up)
         return xp.where(enough, low, xp.where(known, both, xp.inf))
 
     return xp.shortcut(xp.all(enough), lambda: low, with_peaks)

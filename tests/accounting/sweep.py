@@ -1,15 +1,16 @@
-"""The soundness sweep at full length, by hand: python tests/accounting/sweep.py [--settings 2000].
+"""The soundness sweep at full length, by hand: python tests/accounting/sweep.py [--settings 2000 | --peers].
 
 Each random setting of test_sweep.py: our bracket against the lattice's, and against our own brackets at every level (a
-tolerance that none meets asks them all: other atoms, frequencies, windows). Another library's answers are asked
-by tests/reference/peers.py and compared in test_sweep.py.
+tolerance that none meets asks them all: other atoms, frequencies, windows). With --peers instead: every answer of
+another library that tests/reference/peers.py has stored.
 """
 
 import argparse
+import json
 import time
 
 import numpy as np
-from test_sweep import FLOOR, SLACK, complaint, setting
+from test_sweep import FLOOR, PEERS, SLACK, complaint, peer_complaints, setting
 
 import opake_jax.accounting as acc
 
@@ -18,7 +19,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--settings", type=int, default=2000)
     parser.add_argument("--first", type=int, default=10_000, help="the first seed")
+    parser.add_argument("--peers", action="store_true", help="compare with the stored answers")
     args = parser.parse_args()
+    if args.peers:
+        rows = json.loads(PEERS.read_text())["rows"]
+        wrong = peer_complaints(rows)
+        print(f"{len(rows)} settings of dp_accounting, wrong: {len(wrong)}", *wrong, sep="\n  ")
+        raise SystemExit(bool(wrong))
     wrong, wide, spent, levels = [], [], [], 0
     for seed in range(args.first, args.first + args.settings):
         case = setting(seed)

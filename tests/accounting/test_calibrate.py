@@ -108,3 +108,19 @@ def test_what_is_no_process_is_named():
     for accountant in (acc.RDP, "rdp", acc.PLD(rtol=-1.0), acc.PLD(rtol="1")):
         with pytest.raises((TypeError, ValueError), match=r"accountant|rtol"):
             acc.gaussian(1.0).epsilon_at(1e-5, accountant=accountant)
+
+
+@pytest.mark.parametrize("bounds", [(1, 2), (5, 30), (40, 90), (7, 7), (1, 10**6), (10**5, 10**7)])
+@pytest.mark.parametrize("steps", [1, 2, 3, 10, 17, 100])
+def test_whole_steps_are_found_from_any_range(steps, bounds):
+    """The most steps that keep the budget, which itself lies at, or a little above, so many; a range may miss them."""
+    target = acc.gaussian(5.0) * steps
+    for more in (1.0 + 1e-7, 1.02):
+        epsilon = more * target.epsilon_at(1e-5)
+        most = steps
+        while (acc.gaussian(5.0) * (most + 1)).epsilon_at(1e-5) <= epsilon:
+            most += 1
+        budget = acc.epsilon_budget(epsilon, delta=1e-5)
+        found = acc.calibrate(budget, lambda n: acc.gaussian(5.0) * n, *bounds)
+        assert found.param == most
+        assert found.achieved <= epsilon

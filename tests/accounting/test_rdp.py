@@ -142,6 +142,40 @@ def test_the_best_order_may_be_in_the_thousands():
     assert process.epsilon_at(1e-5, accountant=RDP()) <= wanted * 1.01
 
 
+@pytest.mark.parametrize("sigma", [0.05, 0.3, 1.0, 1.5, 40.0])
+def test_order_two_at_any_rate(sigma):
+    """Closed form: E_Q (P/Q)^2 = 1 + q^2 (e^(1/sigma^2) - 1)."""
+    for rate in (1e-140, 1e-20, 1e-15, 1e-11, 1e-6, 0.1, 0.7, 1 - 1e-9):
+        truth = math.log1p(rate**2 * math.expm1(1 / sigma**2))
+        assert rdp.poisson_gaussian(sigma, rate, 2.0) == pytest.approx(truth, rel=1e-9)
+
+
+def test_a_divergence_is_no_less_than_that_of_being_drawn():
+    """A >= q^a e^(a(a-1)/(2 sigma^2)), of which high orders and rates near 1 consist."""
+    for sigma in np.geomspace(0.3, 1e4, 12):
+        for rate in (0.3, 0.6, 0.99, 1 - 1e-6, 1 - 1e-12):
+            orders = 1 + np.geomspace(0.1, 3000.0, 40) * sigma
+            found = rdp.poisson_gaussian(sigma, rate, orders)
+            least = orders / (2 * sigma**2) + orders / (orders - 1) * math.log(rate)
+            most = orders / (2 * sigma**2)
+            assert np.all(found >= least * (1 - 1e-9) - 1e-15)
+            assert np.all((found <= most * (1 + 1e-9)) | np.isinf(found))
+            assert np.mean(np.isinf(found)) <= 0.25  # an order that is not understood
+
+
+# 50-digit quadrature by another hand.
+@pytest.mark.parametrize(
+    ("sigma", "rate", "order", "truth"),
+    [
+        (1327.7459513060435, 0.9999999999929923, 1e6, 0.283622076766),
+        (58.72987387304936, 0.9999999881408086, 7802.407160218158, 1.131046535),
+        (1.5078132240889688, 1.3104147312957677e-12, 80.0, 3.794810e-23),
+    ],
+)
+def test_rates_near_zero_and_one(sigma, rate, order, truth):
+    assert rdp.poisson_gaussian(sigma, rate, order) == pytest.approx(truth, rel=1e-6)
+
+
 @pytest.mark.parametrize("steps", [30, 1000])
 def test_the_best_order_is_found(steps):
     """Epsilon beside the least over 3,000 orders; near a phase transition it moves by more than the order does."""

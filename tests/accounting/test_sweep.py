@@ -175,33 +175,31 @@ PEERS = pathlib.Path(__file__).parent.parent / "reference" / "peers.json"
 
 
 def peer_complaints(rows):
-    """Returns what contradicts the rows of peers.json, of which each end is a bound: see peers.py there."""
+    """Returns what contradicts the rows of peers.json, of which each end is a bound up to its rounding: see peers.py there."""
     wrong = []
     for sigma, q, steps, delta, optimistic, pessimistic, renyi in rows:
-        lower, upper, _ = (poisson(sigma, q) * steps).epsilon_bounds(delta)
-        for words, holds in (
-            (
-                "upper below its optimistic",
-                optimistic is None or upper >= optimistic * (1 - 1e-6) - FLOOR,
-            ),
-            (
-                "lower above its pessimistic",
-                pessimistic is None or lower <= pessimistic * (1 + 1e-6) + FLOOR,
-            ),
-            ("lower above its RDP", renyi is None or lower <= renyi * (1 + 1e-6) + FLOOR),
-        ):
-            if not holds:
-                wrong.append(
-                    f"{sigma, q, steps, delta}: [{lower}, {upper}] {words}: {optimistic, pessimistic, renyi}"
-                )
+        process = poisson(sigma, q) * steps
+        lower, upper, _ = process.epsilon_bounds(delta)
+        rounding = steps * 2.0**-52  # of a step's masses, in delta
+        below = optimistic is not None and upper < optimistic * (1 - 1e-6) - FLOOR
+        if below and process.delta_bounds(optimistic)[1] < delta - rounding:
+            wrong.append(f"{sigma, q, steps, delta}: {upper} below its optimistic {optimistic}")
+        above = pessimistic is not None and lower > pessimistic * (1 + 1e-6) + FLOOR
+        if above and process.delta_bounds(pessimistic)[0] > delta + rounding:
+            wrong.append(f"{sigma, q, steps, delta}: {lower} above its pessimistic {pessimistic}")
+        if renyi is not None and lower > renyi * (1 + 1e-6) + FLOOR:
+            wrong.append(f"{sigma, q, steps, delta}: {lower} above its RDP {renyi}")
     return wrong
 
 
-@pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_no_bracket_contradicts_dp_accounting(part):
+# Some of them; `sweep.py --peers` compares all.
+@pytest.mark.parametrize(
+    "some", [slice(0, None, 40), pytest.param(slice(1, None, 8), marks=pytest.mark.slow)]
+)
+def test_no_bracket_contradicts_dp_accounting(some):
     rows = json.loads(PEERS.read_text())["rows"]
-    assert len(rows) > 2000
-    wrong = peer_complaints(rows[::20] if part == 0 else [r for i, r in enumerate(rows) if i % 20])
+    assert sum(row[5] is not None for row in rows) >= 2000
+    wrong = peer_complaints(rows[some])
     assert not wrong, "\n".join(wrong)
 
 
