@@ -1,9 +1,11 @@
 """Truncated Poisson subsampling: of more than B drawn units, a random B are kept."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
+import numpy as np
 
 from opake_jax._checks import check_count, check_probability, is_traced
 from opake_jax._numerics import xp
@@ -67,9 +69,18 @@ def _overflow_relation(relation: NeighboringRelation) -> NeighboringRelation:
 
 def _overflow(mechanism: TruncatedPoisson) -> tuple[Any, Any, Any]:
     """Returns 1 - p, p = Pr[others fill the batch] and q' = Pr[the unit is kept | they do]."""
-    rate = xp.asarray(mechanism.sample_rate, xp.float64)
-    size = xp.asarray(mechanism.dataset_size, xp.float64)
-    cap = xp.asarray(mechanism.truncated_batch_size, xp.float64)
+    numbers = mechanism.sample_rate, mechanism.dataset_size, mechanism.truncated_batch_size
+    if xp.is_traced(*numbers):
+        return _overflow_of(*(xp.asarray(x, xp.float64) for x in numbers))
+    return _known_overflow(*(float(x) for x in numbers))
+
+
+@functools.lru_cache(maxsize=64)  # calibration changes the noise alone
+def _known_overflow(rate: float, size: float, cap: float) -> tuple[Any, Any, Any]:
+    return _overflow_of(np.float64(rate), np.float64(size), np.float64(cap))
+
+
+def _overflow_of(rate: Any, size: Any, cap: Any) -> tuple[Any, Any, Any]:
     reachable = cap < size  # a cap of n or more never drops anything
     k, n = xp.where(reachable, cap, 1.0), xp.where(reachable, size, 3.0)
     log_fill, log_spare = log_binomial_tails(k, n - 1, rate)
