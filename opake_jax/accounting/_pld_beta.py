@@ -99,6 +99,7 @@ def _direction(law: Smooth, alpha: float, points: np.ndarray | None) -> _Directi
     wrapped = complement_alias if sign < 0 else alias_of
     infinite = float(law.log_infinity)
     _, missing = law.mass_errors()
+    log_missing = math.log(missing) if missing > 0 else -math.inf
 
     def profile(epsilon: float) -> tuple[float, float]:
         """Q(L > epsilon) and P(L <= epsilon), roughly."""
@@ -117,12 +118,10 @@ def _direction(law: Smooth, alpha: float, points: np.ndarray | None) -> _Directi
         trivial = 0.0 if row else -math.inf
         if math.isnan(value):
             return trivial
-        if sign < 0:  # 1 - delta itself: of all the mass, the missing included
-            return (
-                min(math.log(math.exp(value) + missing) + 16 * ULP, 0.0)
-                if row
-                else value - 16 * ULP
-            )
+        if sign < 0 and row == 0:  # 1 - delta itself
+            return value - 16 * ULP
+        if sign < 0:  # of all the mass, the missing included
+            return min(float(np.logaddexp(value, log_missing)) + 16 * ULP, 0.0)
         if row == 0:
             value = float(np.logaddexp(value, infinite)) + 4 * ULP
         return float(log1mexp(value)) if value < 0 else trivial

@@ -183,8 +183,10 @@ class Problem:
             lower, upper = max(lower, ends[0]), min(upper, ends[1])
             if excess(lower, upper) <= 1:
                 return lower, upper
+        tails = self._tails(
+            4.0 * math.floor(log_alpha / 4.0)
+        )  # neighbours share what is found once
         for atoms, frequencies in _LEVELS[:2]:
-            tails = self._tails(log_alpha)
             sides = [self.steps(d, tails, atoms) for d in range(self.directions)]
             both = jax.tree.map(lambda *leaves: np.stack(leaves), sides[0], sides[-1])
             for first in range(self.directions):
