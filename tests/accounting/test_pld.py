@@ -14,6 +14,7 @@ from one_direction import GivenPair, one_direction
 from scipy.optimize import brentq
 from scipy.stats import norm
 
+import opake_jax.accounting as acc
 from opake_jax.accounting._gaussian import gaussian
 from opake_jax.accounting._gaussian_pairs import GaussianMixturePair
 from opake_jax.accounting._pairs import DiscretePair
@@ -249,7 +250,7 @@ def test_other_levels_and_tilts_never_contradict():
 @pytest.mark.as_shipped
 def test_traced_bounds_and_gradients_in_a_float32_program():
     def bounds(sigma, q):
-        return ENGINE.epsilon_bounds(((poisson(gaussian(sigma), q), 1000.0),), 1e-5)
+        return (acc.poisson(acc.gaussian(sigma), q) * 1000).epsilon_bounds(1e-5)[:2]
 
     assert not jax.config.jax_enable_x64
     both = jax.jit(lambda s, q: (bounds(s, q), jax.grad(lambda *a: bounds(*a)[1], (0, 1))(s, q)))
@@ -267,9 +268,11 @@ def test_traced_bounds_and_gradients_in_a_float32_program():
     assert float(d_sigma) == pytest.approx(-3.823, rel=2e-4)
     want = (side(1.0, 0.01 + h / 100) - side(1.0, 0.01 - h / 100)) / (2 * h / 100)
     assert float(d_q) == pytest.approx(want, rel=2e-4)
-    # What cannot be certified is the private end.
-    assert both(0.0, 0.01)[0][1] == math.inf
-    assert both(math.nan, 0.01)[0][1] == math.inf
+    # What cannot be certified is the private end, whose slope is none: 0 would say that nothing matters there.
+    for bad in (0.0, -1.0, math.nan):
+        (_, upper), (slope, _) = both(bad, 0.01)
+        assert upper == math.inf
+        assert math.isnan(slope)
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Each example runs as a reader would run it, for a few steps, with its data and without it."""
 
+import importlib
 import os
 import pathlib
 import re
@@ -37,9 +38,22 @@ def check(printed):
 
 # Where no data lie, the others would run as they do below; the first needs none.
 @pytest.mark.slow
-@pytest.mark.parametrize("program", PROGRAMS if DATA_DIR.is_dir() else PROGRAMS[:1], ids=" ".join)
+@pytest.mark.parametrize(
+    "program", PROGRAMS[:-1] if DATA_DIR.is_dir() else PROGRAMS[:1], ids=" ".join
+)
 def test_smoke_run_prints_accuracy_and_report(program):
     check(run(program, "--smoke", "--seed", "1"))
+
+
+@pytest.mark.skipif(not DATA_DIR.is_dir(), reason=f"no data in {DATA_DIR}")
+def test_the_transformer_reads_its_text_into_windows_of_one_size(monkeypatch):
+    """Its smoke run, the longest, is below: from there on it is one program for any text."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    texts = importlib.import_module("transformer").load(DATA_DIR)
+    for train, test in texts:
+        assert train.ndim == test.ndim == 2
+        assert train.shape[1] == test.shape[1] == texts[0][0].shape[1]
+        assert len(train) > 1500 > 16 < len(test)
 
 
 @pytest.mark.slow
