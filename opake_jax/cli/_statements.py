@@ -81,7 +81,8 @@ def _scores(path: str) -> list[Any]:
         raise ValueError(f"{path} is no .npz file: numpy.savez writes one")
     names = ("in_scores", "out_scores")
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # (Opened here: numpy leaves a damaged file open.)
+        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:
             found = {name: file[name] for name in names if name in file.files}
     except (
         Exception
