@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from opake_jax._numerics import log_ndtr, tail_quantile, xp
-from opake_jax.accounting._allocation_known import Law, sum_of, underflowing
+from opake_jax.accounting._allocation_known import LEAST_MASS, Law, sum_of, underflowing
 from opake_jax.accounting._gaussian_pairs import GaussianMixturePair
 from opake_jax.accounting._pairs import Atoms, Tails
 
@@ -133,7 +133,10 @@ def _single_ratio(sigma: Any, size: int, tails: Tails) -> tuple[Law, Law]:
     low = xp.minimum(tails.low, log_ndtr(-tail_quantile(tails.low) - 1 / sigma))
     atoms = pair.atoms(size, Tails(tails.high, low))
     q = xp.exp(atoms.log_mass - atoms.loss)
-    there = q[0] > 0
+    # What Q hardly ever sees has no digits as Q-mass, whatever P makes of it: its ratio counts as infinite.
+    there = q[0] > LEAST_MASS
+    unseen = ~(there | (atoms.log_mass[0] == -xp.inf))  # a NaN is among them, and the answer is inf
+    unseen_p = xp.sum(xp.where(unseen, xp.exp(atoms.log_mass[0]), 0.0))
     values = xp.where(there, xp.exp(atoms.loss[0]), 0.0)
     # Ratios below the lowest dot, y, are spread between it and 0: their P-mass / y is at y already.
     lowest = xp.min(xp.where(there, atoms.loss[0], xp.inf))
@@ -142,16 +145,20 @@ def _single_ratio(sigma: Any, size: int, tails: Tails) -> tuple[Law, Law]:
     beneath = xp.exp(log_ndtr(edge)) * (1 + _OUTWARD) - beneath_p * (1 - _OUTWARD)
     highest = xp.max(xp.where(there, atoms.loss[0], -xp.inf))
     lost_q = xp.exp(log_ndtr(-(sigma * highest + 0.5 / sigma))) * (1 + _OUTWARD)
+    lost_q = lost_q + xp.sum(xp.where(unseen, q[0], 0.0))
     zero, once = xp.zeros(()), xp.ones(())
     upper = Law(
         xp.append(zero, values),
-        xp.append(xp.maximum(beneath, 0.0), q[0]),
+        xp.append(xp.maximum(beneath, 0.0), xp.where(there, q[0], 0.0)),
         lost_q,
-        xp.exp(atoms.log_infinity),
+        xp.exp(atoms.log_infinity) + unseen_p * (1 + _OUTWARD),
         once,
     )
-    values = xp.where(q[1] > 0, xp.exp(atoms.loss[1]), 0.0)
-    lower = Law(xp.append(zero, values), xp.append(zero, q[1]), zero, zero, once)
+    there = q[1] > LEAST_MASS
+    values = xp.where(there, xp.exp(atoms.loss[1]), 0.0)
+    lower = Law(
+        xp.append(zero, values), xp.append(zero, xp.where(there, q[1], 0.0)), zero, zero, once
+    )
     return upper, lower
 
 

@@ -13,11 +13,11 @@ import numpy as np
 
 from opake_jax.accounting._pairs import ULP
 
-__all__ = ["Law", "sum_of", "underflowing"]
+__all__ = ["LEAST_MASS", "Law", "sum_of", "underflowing"]
 
 _GROUPS = 75  # of sums, for each value: grids are as fine as this allows
 _LEAST_VALUES = 600
-_LEAST_MASS = 1e-290  # smaller ones have no digits
+LEAST_MASS = 1e-290  # smaller ones have no digits
 
 
 class Law(NamedTuple):
@@ -102,7 +102,7 @@ def _below(a: Law, b: Law, points: np.ndarray) -> Law:
     inside = cell < last
     masses = np.bincount(cell[inside], mass[inside], last)
     moments = np.bincount(cell[inside], moment[inside], last)
-    used = masses > _LEAST_MASS
+    used = masses > LEAST_MASS
     return Law(moments[used] / masses[used], masses[used], 0.0, 0.0, a.terms + b.terms)
 
 

@@ -1,7 +1,6 @@
 """The Gaussian mechanism: a sum of L2 sensitivity 1 plus normal noise."""
 
 import dataclasses
-import math
 from typing import Any
 
 import jax
@@ -16,6 +15,8 @@ from opake_jax.accounting._relations import check_relation
 from opake_jax.types import NeighboringRelation
 
 __all__ = ["Gaussian", "gaussian"]
+
+_LEAST = 1e-300  # of mu^2: 0 would be no release at all
 
 
 @jax.tree_util.register_dataclass
@@ -32,14 +33,15 @@ class Gaussian(Mechanism):
     )
 
     def squared_mu(self) -> Any:
-        """Returns (shift / noise_multiplier)^2: the release is exactly mu-Gaussian DP."""
+        """Returns (shift / noise_multiplier)^2, at least 1e-300: the release is exactly mu-Gaussian DP."""
         shift = 2.0 if self.relation is NeighboringRelation.REPLACE_ONE else 1.0
         sigma = self.noise_multiplier
         if is_traced(sigma):
-            return xp.where(sigma > 0, (shift / xp.where(sigma > 0, sigma, 1.0)) ** 2, xp.inf)
+            square = (shift / xp.where(sigma > 0, sigma, 1.0)) ** 2
+            return xp.where(sigma > 0, xp.maximum(square, _LEAST), xp.inf)
         with np.errstate(divide="ignore", over="ignore", under="ignore"):
             square = float(np.square(np.float64(shift) / np.float64(sigma)))
-        return max(square, math.ulp(0.0))  # 0 would be no release at all
+        return max(square, _LEAST) if square == square else square
 
     def is_valid(self) -> Any:
         """Returns noise_multiplier >= 0."""

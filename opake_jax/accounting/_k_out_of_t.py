@@ -90,6 +90,8 @@ def k_out_of_t(
     |---|---|
     | 1, 1 | the inner mechanism's |
 
+    A known noise multiplier below 0.05 or above 1,000 is answered by the plain Gaussian's upper bound (and 0 below).
+
     Args:
       inner: `gaussian(...)` or `adaclip(...)`, one step's release; its noise multiplier may be traced.
       k: participations of each unit, from 1 to t; static.

@@ -140,23 +140,23 @@ def _known_epsilon(
         low, high, start = _root(at, goal, goal - side * _AIM, start, contour)
         ends.append(high if side > 0 else low)
     moment = float(law.moment(tilt, 1.0, 0))
-    slack = 8 * ULP * (1 + abs(moment) + abs(room)) / tilt
+    slack = 8 * ULP * (1 + abs(moment) + abs(room)) / np.float64(tilt)  # which may be 0
     known = [
         float(_rounded_up(centre + ends[0] + curves[0].shift)),
         float(_rounded_up(renyi_epsilon(tilt, moment, room) + slack)),
     ]
-    upper = min((x for x in known if not math.isnan(x)), default=math.inf)
-    if infinite > log_delta:
-        upper = math.inf
-    elif infinite == log_delta or not ends[0] < math.inf:
+    upper = math.inf  # also where the infinite part is no number
+    if infinite < log_delta:
+        upper = min((x for x in known if not math.isnan(x)), default=math.inf)
+    if infinite == log_delta or (infinite < log_delta and not ends[0] < math.inf):
         most = float(law.largest())
-        upper = most if infinite == log_delta else min(upper, most)
+        upper = min(upper, math.inf if math.isnan(most) else most)
     lower = centre + ends[1] - curves[1].shift
     found = room - curves[0].log_front + tilt * (centre + ends[0])
     return Bounds(
         lower * (1 - 4 * ULP) if lower > 0 else 0.0,
         max(upper, 0.0),
-        math.exp(min(found, 700.0)) / float(contour.size) * float(query.size),
+        np.float64(math.exp(min(found, 700.0))) / contour.size * query.size,
     )
 
 
@@ -215,7 +215,7 @@ def _known_log_delta(
     return Bounds(
         -math.inf if math.isnan(ends[1]) else ends[1],
         0.0 if math.isnan(upper) else upper,
-        size / float(contour.size) * float(query.size),
+        np.float64(size) / contour.size * query.size,
     )
 
 

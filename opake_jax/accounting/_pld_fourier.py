@@ -365,7 +365,7 @@ def log_infinite_delta(steps: Steps) -> xp.Array:
 
 def _largest_epsilon(steps: Steps) -> xp.Array:
     """Returns an epsilon at which delta is that of the infinite losses alone."""
-    there = steps.log_mass[:, 0] > -xp.inf
+    there = ~(steps.log_mass[:, 0] == -xp.inf)  # a mass that is no number is one
     top = xp.max(xp.where(there, steps.loss[:, 0], -xp.inf), 1)
     total = steps.counts @ xp.where(xp.isnan(top), xp.inf, top)
     return total + 8 * ULP * xp.abs(total)

@@ -31,6 +31,7 @@ __all__ = ["Queries", "ask_trajectory"]
 
 Bounds = Any  # a pair (lower, upper)
 _SMALLEST = math.ulp(0.0)
+_TINY_MU = 1e-140  # below, it may have been rounded up (`Gaussian.squared_mu`): only one end holds
 _OUT = (-1, +1)  # a lower bound is rounded down, an upper one up
 
 
@@ -268,6 +269,7 @@ def _epsilon(parts: Any, delta: Any, accountant: Any) -> Bounds:
         return known.largest_loss, known.largest_loss
     if _all_gaussian(known.parts, accountant):
         ends = _run(_mu_gdp.epsilon, known.mu, math.log(delta))
+        ends = (0.0 if known.mu < _TINY_MU else ends[0]), ends[1]
     elif (law := _law(known, accountant)) is not None:
         ends = _discrete.epsilon_of(law, known.infinite_mass, delta)
     else:
@@ -295,6 +297,7 @@ def _delta(parts: Any, epsilon: Any, accountant: Any) -> Bounds:
         return known.infinite_mass, known.infinite_mass
     if _all_gaussian(known.parts, accountant):
         ends = _run(_gaussian_delta, known.mu, epsilon)
+        ends = (0.0 if known.mu < _TINY_MU else ends[0]), ends[1]
     elif (law := _law(known, accountant)) is not None:
         ends = _discrete.delta_of(law, known.infinite_mass, epsilon)
     else:
@@ -326,6 +329,7 @@ def _beta(parts: Any, alpha: Any, accountant: Any) -> Bounds:
         return _outward(1 - alpha, 1 - alpha)
     if _all_gaussian(known.parts, accountant):
         ends = _run(_mu_gdp.beta, known.mu, alpha)
+        ends = ends[0], (1 - alpha if known.mu < _TINY_MU else ends[1])
     elif (law := _law(known, accountant)) is not None:
         ends = _discrete.beta_of(law, known.infinite_mass, alpha)
     else:

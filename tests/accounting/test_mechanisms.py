@@ -10,7 +10,7 @@ from scipy import stats
 
 import opake_jax.accounting as acc
 from opake_jax.accounting import RDP, NeighboringRelation, gaussian, poisson
-from opake_jax.accounting._allocation import AllocationPair
+from opake_jax.accounting._allocation import AllocationPair, _single_ratio
 from opake_jax.accounting._evaluate import quietly
 from opake_jax.accounting._pairs import Tails
 
@@ -178,6 +178,18 @@ def test_no_mass_is_lost_above(sigma, is_reversed):
     assert infinite > (1e-4 if sigma < 1 else 0)
     assert np.sum(np.exp(atoms.log_mass[0])) + infinite >= 1
     assert np.sum(np.exp(atoms.log_mass[1])) <= 1
+
+
+@pytest.mark.parametrize(("sigma", "log_high"), [(0.05, -230.0), (0.1, -600.0), (1.0, -80.0)])
+def test_what_q_never_sees_is_an_infinite_loss(sigma, log_high):
+    """The P-mass beyond the dot after the last one kept, be its Q-mass below the smallest number."""
+    with quietly():
+        above, below = _single_ratio(np.float64(sigma), 1534, Tails(log_high, -40.0))
+    before, last = sigma**2 * np.log(np.sort(above.values)[-2:]) + 0.5
+    x = last + 1.001 * (last - before)
+    assert above.lost_p >= stats.norm.sf(x, 1, sigma)
+    assert np.all(np.isfinite(above.values))
+    assert np.sum(below.masses * below.values) <= 1
 
 
 def three_steps(sigma, epsilon):

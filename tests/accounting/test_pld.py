@@ -15,10 +15,13 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 import opake_jax.accounting as acc
+from opake_jax.accounting._evaluate import quietly
 from opake_jax.accounting._gaussian import gaussian
 from opake_jax.accounting._gaussian_pairs import GaussianMixturePair
 from opake_jax.accounting._pairs import DiscretePair
 from opake_jax.accounting._pld import PLD
+from opake_jax.accounting._pld_bounds import answer
+from opake_jax.accounting._pld_tilt import Query, Steps
 from opake_jax.accounting._poisson import poisson
 from opake_jax.types import NeighboringRelation
 
@@ -282,3 +285,25 @@ def test_a_traced_delta_of_nothing_or_no_number_has_no_epsilon():
     assert upper(1e-5) < 1.8285
     for delta in (0.0, -1.0, math.nan):
         assert upper(delta) == math.inf
+
+
+@pytest.mark.parametrize("leaf", ["log_mass", "loss", "log_infinity"])
+@pytest.mark.parametrize("row", [0, 1])
+def test_a_known_number_that_is_none_gives_the_trivial_bound(leaf, row):
+    """The sum of the largest losses, infinity if one is unknown; delta 1: a NaN is no small loss, and no small mass."""
+    loss = np.linspace(-1.0, 1.0, 256)
+    mass = -loss * loss - math.log(np.exp(-loss * loss).sum())
+    good = Steps(
+        np.stack([[mass, mass]]), np.stack([[loss, loss]]), np.array([-200.0]), np.array([50.0])
+    )
+    whole = np.array(getattr(good, leaf))
+    whole[(0, row, 255) if leaf != "log_infinity" else 0] = math.nan
+    with quietly():
+        for query in (Query(math.log(1e-5), 0.0, True, 1.0), Query(-1.0, 1.0, False, 1.0)):
+            usual, _ = answer(good, query, 3072)
+            found, _ = answer(good._replace(**{leaf: whole}), query, 3072)
+            if row == 0 or leaf == "log_infinity":  # the upper row, or the infinite mass
+                most = 50.0 if leaf == "log_mass" else math.inf
+                assert found.upper >= (most if query.solve else 0.0)
+            assert found.upper >= usual.upper
+            assert found.lower <= usual.lower + 1e-9
