@@ -16,7 +16,7 @@ import numpy as np
 from opake_jax._checks import is_traced
 from opake_jax.accounting._rounding import to_program
 
-__all__ = ["any_traced", "evaluate_traced", "quietly"]
+__all__ = ["any_traced", "evaluate_traced", "or_trivial", "quietly"]
 
 
 def any_traced(tree: Any) -> bool:
@@ -115,6 +115,21 @@ def evaluate_traced(
 
     floats = [leaves[i] for i in slots]
     return call(*[n if jnp.issubdtype(n.dtype, jnp.floating) else n * 1.0 for n in floats])
+
+
+@jax.custom_jvp
+def or_trivial(valid: jax.Array, value: jax.Array, trivial: jax.Array) -> jax.Array:
+    """Returns the value, or the trivial bound where it isn't valid.
+
+    The slope is NaN there: 0 would say that nothing matters.
+    """
+    return jnp.where(valid, value, trivial)
+
+
+@or_trivial.defjvp
+def _or_trivial_jvp(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    valid, value, trivial = primals
+    return or_trivial(valid, value, trivial), tangents[1] * jnp.where(valid, 1.0, jnp.nan)
 
 
 def _where_finite(value: jax.Array, slope: jax.Array) -> jax.Array:

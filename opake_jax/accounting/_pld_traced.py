@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from opake_jax._numerics import xp
+from opake_jax.accounting._evaluate import or_trivial
 from opake_jax.accounting._pairs import Tails, dominating_pairs
 from opake_jax.accounting._pld_bounds import answer
 from opake_jax.accounting._pld_fourier import log_delta_on
@@ -50,7 +51,7 @@ def steps_of(parts: Any, tails: Tails, size: int = _ATOMS) -> Steps:
 
 def _or_else(bound: Any, trivial: float) -> xp.Array:
     """Returns the bound, or the trivial one where it is no number."""
-    return xp.where(xp.isnan(bound), trivial, bound)
+    return or_trivial(~xp.isnan(bound), bound, trivial)
 
 
 @jax.jit

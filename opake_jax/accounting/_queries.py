@@ -16,7 +16,7 @@ import numpy as np
 from opake_jax._checks import check_count, check_probability, check_real, is_traced
 from opake_jax._numerics import xp
 from opake_jax.accounting import _discrete, _mu_gdp
-from opake_jax.accounting._evaluate import any_traced, evaluate_traced, quietly
+from opake_jax.accounting._evaluate import any_traced, evaluate_traced, or_trivial, quietly
 from opake_jax.accounting._pld import PLD
 from opake_jax.accounting._rounding import outward
 from opake_jax.accounting._trade_off import (
@@ -261,7 +261,7 @@ def _epsilon(parts: Any, delta: Any, accountant: Any) -> Bounds:
         else:
             lower, upper = accountant.epsilon_bounds(parts, delta)
         valid = _traced_validity(parts)
-        return jnp.where(valid, lower, 0.0), jnp.where(valid, upper, jnp.inf)
+        return or_trivial(valid, lower, 0.0), or_trivial(valid, upper, jnp.inf)
     known = _concrete(parts)
     if delta < known.infinite_mass:
         return math.inf, math.inf
@@ -291,7 +291,7 @@ def _delta(parts: Any, epsilon: Any, accountant: Any) -> Bounds:
         else:
             lower, upper = accountant.delta_bounds(parts, epsilon)
         valid = _traced_validity(parts)
-        return jnp.where(valid, lower, 0.0), jnp.where(valid, upper, 1.0)
+        return or_trivial(valid, lower, 0.0), or_trivial(valid, upper, 1.0)
     known = _concrete(parts)
     if epsilon >= known.largest_loss or known.infinite_mass == 1:
         return known.infinite_mass, known.infinite_mass
@@ -319,7 +319,7 @@ def _beta(parts: Any, alpha: Any, accountant: Any) -> Bounds:
         else:
             lower, upper = accountant.beta_bounds(parts, alpha)
         valid = _traced_validity(parts) & (alpha >= 0) & (alpha <= 1)
-        return jnp.where(valid, lower, 0.0), jnp.where(valid, upper, 1.0)
+        return or_trivial(valid, lower, 0.0), or_trivial(valid, upper, 1.0)
     known = _concrete(parts)
     if alpha == 1 or known.infinite_mass == 1:
         return 0.0, 0.0
@@ -378,7 +378,7 @@ def ask_trajectory(parts: Any, counts: Any, delta: Any, accountant: Any) -> Any:
             return jax.vmap(closed)(counts)
         upper = accountant.epsilon_trajectory(parts, counts, delta)[1]
         valid = _traced_validity(parts) & (counts >= 0) & (jnp.floor(counts) == counts)
-        return jnp.where(valid, jnp.where(counts == 0, 0.0, upper), jnp.inf)
+        return or_trivial(valid, jnp.where(counts == 0, 0.0, upper), jnp.inf)
     known = _concrete(parts)
     easy = _all_gaussian(known.parts, accountant) or _law(known, accountant) is not None
     if easy or delta == 0 or known.infinite_mass > 0:

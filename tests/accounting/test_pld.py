@@ -7,6 +7,7 @@ generators beside it. Closed forms of composed Gaussians: Balle and Wang 2018, b
 import math
 
 import jax
+import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
@@ -276,6 +277,20 @@ def test_traced_bounds_and_gradients_in_a_float32_program():
         (_, upper), (slope, _) = both(bad, 0.01)
         assert upper == math.inf
         assert math.isnan(slope)
+
+
+@pytest.mark.parametrize("bad", [-1.0, math.nan])
+def test_the_trivial_bound_of_a_traced_number_out_of_range_has_no_slope(bad):
+    def ends(sigma):
+        composed = acc.gaussian(sigma) * 10
+        each = composed.epsilon_bounds(1e-5), composed.delta_bounds(1.0), composed.beta_bounds(0.1)
+        return jnp.stack([end for bracket in each for end in bracket[:2]])
+
+    value, slope = jax.jvp(jax.jit(ends), (bad,), (1.0,))
+    assert value.tolist() == [0.0, math.inf, 0.0, 1.0, 0.0, 1.0]
+    assert jnp.isnan(slope).all()
+    value, slope = jax.jvp(jax.jit(ends), (5.0,), (1.0,))
+    assert jnp.isfinite(slope).all()
 
 
 @pytest.mark.slow
