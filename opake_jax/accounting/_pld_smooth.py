@@ -63,6 +63,7 @@ _FEWEST = 4  # steps: of fewer the characteristic function dies out too slowly
 _MOST_NODES = 2**15
 _SOME, _NEAR = 128, 0.8  # nodes of which a contour is chosen, and how near, in sigma, they must be
 _CUT = 1e-16  # of the tilted mass: what the fine nodes may leave out
+_CLOSE = 1e-7  # of a divergence: its bracket's width
 _BAND = 1e-6  # relative budget of delta for what lies beyond the last frequency
 _DOUBLINGS, _PLACES = 8, 75  # factors 2^k that are tried, and places c
 # Numbers of frequencies whose multiples have a fast Fourier transform.
@@ -117,16 +118,16 @@ def smooth_of(kinds: Any, counts: np.ndarray, query: Query) -> "Smooth | None":
 
 
 def _some_nodes(
-    branches: list[list[Branch]], lines: list[list[Line]]
+    branches: list[list[Branch]], lines: list[list[Line]], fewer: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns log masses and losses of every so many nodes, of which a contour is chosen."""
+    """Returns log masses and losses of every so many nodes, of which a contour is chosen, or of all."""
     kinds = []
     for kind, some in zip(branches, lines, strict=True):
         masses, losses = [], []
         for branch, line in zip(kind, some, strict=True):
             # Few, but as near as a trapezoid of the law needs them.
             stride = min(len(line.x) * len(some) // _SOME, int(_NEAR * branch.sigma / line.step))
-            stride = max(stride, 1)
+            stride = max(stride, 1) if fewer else 1
             masses.append(line.log_mass[::stride] + math.log(stride))
             losses.append(line.loss[::stride])
         kinds.append((np.concatenate(masses), np.concatenate(losses)))
@@ -190,6 +191,10 @@ class Smooth:
     def rough(self) -> Rough:
         """Returns every so many nodes, of which a contour is chosen."""
         return rough_of(*self.nodes, self.counts)
+
+    def fine(self) -> Rough:
+        """Returns all nodes."""
+        return rough_of(*_some_nodes(self.branches, self.lines, fewer=False), self.counts)
 
     def contour(self, query: Query) -> Contour:
         """Returns a contour for a query about delta."""
@@ -272,6 +277,18 @@ class Smooth:
                 return side * math.inf
             total += count * (found.log + side * (found.error + 8 * ULP * abs(found.log)))
         return total + side * 8 * ULP * abs(total)
+
+    def larger_divergence(self, tilt: float) -> float | None:
+        """Returns the Renyi divergence of order 1 + tilt, rounded up, of this law or its reverse, which is larger.
+
+        None where it isn't known to _CLOSE of itself: a mass was rounded, an infinite loss left out, digits lost.
+        """
+        if not self.is_exact or self.log_infinity > -math.inf:
+            return None
+        low, up = (
+            max(self._moment(tilt, side), self._moment(-1 - tilt, side)) for side in (-1.0, 1.0)
+        )
+        return up / tilt if up - low <= _CLOSE * low < math.inf else None
 
     def _largest(self) -> float:
         """Returns the largest loss of all steps together."""

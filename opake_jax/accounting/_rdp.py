@@ -27,6 +27,9 @@ _OUTWARD = 1e-10
 _COARSE = 1 + np.geomspace(0.01, 2.0**20, 32)
 _REACH = math.log((_COARSE[1] - 1) / (_COARSE[0] - 1))
 _BETWEEN = np.linspace(-1.0, 1.0, 32)
+_TILTS = np.geomspace(1e-4, 1.0, 40)  # of the largest of use
+_CLOSER = (_TILTS[1] / _TILTS[0]) ** np.linspace(-1.0, 1.0, 16)  # between neighbours
+_CLOSEST = (_CLOSER[1] / _CLOSER[0]) ** np.linspace(-1.0, 1.0, 16)
 _DENSE = 1 + np.geomspace(0.01, 2.0**20, 380)  # where one set of orders serves many questions
 
 
@@ -112,7 +115,9 @@ def _divergences(parts: Any, orders: Any, rough: bool = False) -> tuple[xp.Array
 def _refined(parts: Any, orders: Any, cost: Callable[[Any, Any], Any], query: Query) -> xp.Array:
     """Returns the smallest cost(divergence, order) over the given orders, or over good ones (None)."""
     if orders is None and not any_traced((parts, query)):
-        orders = _orders_by_law(parts, cost, query)
+        found = _by_law(parts, cost, query)
+        if found is not None:
+            return found
     if orders is not None:
         return xp.min(cost(*_divergences(parts, orders)))
 
@@ -130,24 +135,34 @@ def _refined(parts: Any, orders: Any, cost: Callable[[Any, Any], Any], query: Qu
     return xp.min(cost(*_divergences(parts, orders[::2])))
 
 
-def _orders_by_law(parts: Any, cost: Callable[[Any, Any], Any], query: Query) -> Any:
-    """Returns orders about the best one of known numbers, if the engine of `PLD` knows the losses' law; else None.
+def _by_law(parts: Any, cost: Callable[[Any, Any], Any], query: Query) -> Any:
+    """Returns the smallest cost of known numbers, if the engine of `PLD` knows the losses' law; else None.
 
-    (a - 1) D_a is the cumulant of the loss at a - 1, from a few nodes, of which a contour is chosen.
+    (a - 1) D_a is the cumulant of the loss at a - 1. A few nodes tell where the best order lies; what it costs, the
+    law's own upper bound, or exact divergences about there, where that isn't close.
     """
-    law = Problem(parts).smooth(0, query)
+    problem = Problem(parts)
+    law = problem.smooth(0, query)
     if law is None:
         return None
-    rough = law.rough()
-    tilts = law.most * np.geomspace(1e-4, 1.0, 40)
-    for _ in range(2):
-        value, _, _ = rough.cumulants(tilts)
-        costs = cost(value / tilts, 1 + tilts)
+
+    def best_of(nodes: Any, tilts: Any) -> int:
+        costs = cost(nodes.cumulants(tilts)[0] / tilts, 1 + tilts)
         best = int(np.argmin(costs))
-        if not (0 < best < len(tilts) - 1 and np.isfinite(costs[best])):
-            return None
-        tilts = tilts[best] * (tilts[1] / tilts[0]) ** np.linspace(-1.0, 1.0, 16)
-    return 1 + tilts
+        return best if np.isfinite(costs[best]) else 0
+
+    tilts = law.most * _TILTS
+    best = best_of(law.rough(), tilts)
+    if not 0 < best < len(tilts) - 1:
+        return None
+    fine = law.fine()
+    for closer in (_CLOSER, _CLOSEST):
+        tilts = tilts[best] * closer
+        best = best_of(fine, tilts)
+    divergence = law.larger_divergence(float(tilts[best])) if problem.reversible else None
+    if divergence is None:
+        return xp.min(cost(*_divergences(parts, 1 + tilts)))
+    return cost(np.float64(divergence * (1 + _OUTWARD)), 1 + tilts[best])
 
 
 def _epsilon(parts: Any, orders: Any, delta: Any) -> xp.Array:

@@ -10,6 +10,8 @@ from mpmath import binomial, exp, log, mp, mpf, quad
 
 import opake_jax.accounting as acc
 from opake_jax.accounting import RDP, NeighboringRelation, gaussian, poisson, rdp
+from opake_jax.accounting._pld_levels import Problem
+from opake_jax.accounting._pld_tilt import Query
 
 SETTINGS = [(0.3, 0.5), (0.3, 1e-5), (1.0, 0.01), (4.0, 0.9), (20.0, 1e-3), (100.0, 1e-4)]
 WHOLE = [2, 3, 17, 150, 1000]
@@ -181,6 +183,23 @@ def test_the_best_order_is_found(steps):
             process = acc.poisson(gaussian(sigma), rate) * steps
             least = process.epsilon_at(1e-5, accountant=RDP(orders=dense))
             assert process.epsilon_at(1e-5, accountant=RDP()) <= least * 1.004
+
+
+def test_a_laws_divergence_lies_just_above_the_exact_one():
+    """What `RDP()` takes of the engine of `PLD`, beside quadrature in x; the reverse of a pair counts, too."""
+    rng, found = np.random.default_rng(3), 0
+    for _ in range(60):
+        sigma, rate = math.exp(rng.uniform(-1, 3)), 10 ** rng.uniform(-4, -0.05)
+        relation = rng.choice(list(NeighboringRelation))
+        inner = poisson(gaussian(sigma, relation=relation), rate)
+        parts, query = ((inner, 10 ** rng.uniform(1, 5)),), Query(-20.0, 0.0, True, 1.0)
+        law = Problem(parts).smooth(0, query)
+        for tilt in () if law is None else law.most * np.array([0.01, 0.2, 1.0]):
+            exact = parts[0][1] * inner.renyi(np.array([1 + tilt]))[0]
+            if (upper := law.larger_divergence(float(tilt))) is not None and exact < math.inf:
+                assert exact * (1 - 1e-10) <= upper <= exact * (1 + 2e-7)
+                found += 1
+    assert found > 100
 
 
 def test_closed_form_of_the_gaussian():
