@@ -30,6 +30,7 @@ _BETWEEN = np.linspace(-1.0, 1.0, 32)
 _TILTS = np.geomspace(1e-4, 1.0, 40)  # of the largest of use
 _CLOSER = (_TILTS[1] / _TILTS[0]) ** np.linspace(-1.0, 1.0, 16)  # between neighbours
 _CLOSEST = (_CLOSER[1] / _CLOSER[0]) ** np.linspace(-1.0, 1.0, 16)
+_FLAT = 2e-3  # of a cost: what neighbours of the best order may cost more
 _DENSE = 1 + np.geomspace(0.01, 2.0**20, 380)  # where one set of orders serves many questions
 
 
@@ -146,19 +147,21 @@ def _by_law(parts: Any, cost: Callable[[Any, Any], Any], query: Query) -> Any:
     if law is None:
         return None
 
-    def best_of(nodes: Any, tilts: Any) -> int:
-        costs = cost(nodes.cumulants(tilts)[0] / tilts, 1 + tilts)
-        best = int(np.argmin(costs))
-        return best if np.isfinite(costs[best]) else 0
+    def costs_of(nodes: Any, tilts: Any) -> Any:
+        return cost(nodes.cumulants(tilts)[0] / tilts, 1 + tilts)
 
     tilts = law.most * _TILTS
-    best = best_of(law.rough(), tilts)
-    if not 0 < best < len(tilts) - 1:
+    costs = costs_of(law.rough(), tilts)
+    best = int(np.argmin(costs))
+    if not (0 < best < len(tilts) - 1 and np.isfinite(costs[best])):
         return None
     fine = law.fine()
     for closer in (_CLOSER, _CLOSEST):
         tilts = tilts[best] * closer
-        best = best_of(fine, tilts)
+        costs = costs_of(fine, tilts)
+        best = int(np.argmin(costs))
+        if np.ptp(costs[max(best - 1, 0) : best + 2]) <= _FLAT * min(abs(costs[best]), 1.0):
+            break
     divergence = law.larger_divergence(float(tilts[best])) if problem.reversible else None
     if divergence is None:
         return xp.min(cost(*_divergences(parts, 1 + tilts)))
