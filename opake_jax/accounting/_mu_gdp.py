@@ -29,6 +29,7 @@ _LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)
 # exp does to 2e-15, and 1 - t m to 3e-14 (tests/accounting/test_mu_gdp.py).
 _SWITCH, _TERMS = 4.5, 24
 _RELATIVE = 1e-13
+_LARGE = 1e10  # mu: t is known to 1e-5
 _NODES, _WEIGHTS = (a / 2 for a in np.polynomial.legendre.leggauss(10))
 _NARROW = 0.5  # 10 Gauss nodes integrate 1 - s m(s) over an interval of that width to 1e-16
 _NEWTON = 24  # from sqrt(2 log 1/delta) the slowest case of the tests takes 11
@@ -67,11 +68,11 @@ def _profile(mu: Any, t: Any) -> tuple[xp.Array, xp.Array]:
     """Returns log delta at t = epsilon/mu - mu/2 and m(t + mu), for finite mu > 0."""
     narrow = xp.minimum(mu, _NARROW)
     middle, left = xp.maximum(t, -3.0), xp.minimum(t, -3.0)
-    nodes = middle + narrow * (0.5 + _NODES)
+    nodes = middle + narrow * np.reshape(0.5 + _NODES, (-1,) + (1,) * np.ndim(narrow))
     points = xp.stack([middle, middle + mu, -left, left + mu])
     m, slopes = mills(xp.concatenate([points, nodes]))  # one call: half of the compile time
     # A narrow step is integrated, a wide one does not cancel.
-    drop = xp.where(mu <= _NARROW, narrow * (slopes[4:] @ xp.asarray(_WEIGHTS)), m[0] - m[1])
+    drop = xp.where(mu <= _NARROW, narrow * (xp.asarray(_WEIGHTS) @ slopes[4:]), m[0] - m[1])
     right = _log_phi(middle) + xp.log(drop)
     # t < -3: delta = 1 - Phi(t) - phi(t) m(u), near 1.
     near_one = xp.log1p(-xp.exp(_log_phi(left)) * (m[2] + m[3]))
@@ -91,8 +92,12 @@ def log_delta(mu: Any, epsilon: Any) -> tuple[xp.Array, xp.Array]:
     value, m_u = _profile(safe, t)
     error = _error(safe, t, value, m_u)
     ends = [
-        xp.where(mu == 0, -xp.inf, xp.where(mu == xp.inf, 0.0, end))
-        for end in (value - error, xp.minimum(value + error, 0.0))
+        xp.where(safe > _LARGE, rough, end)
+        for end, rough in zip((value - error, value + error), _rough(safe, t), strict=True)
+    ]
+    ends = [
+        xp.where(mu == 0, -xp.inf, xp.where(mu == xp.inf, 0.0, xp.minimum(end, 0.0)))
+        for end in ends
     ]
     bad = xp.isnan(mu) | (mu < 0) | ~(epsilon >= 0)
     return xp.where(bad, xp.nan, ends[0]), xp.where(bad, xp.nan, ends[1])
@@ -113,11 +118,25 @@ def _log_delta_jvp(primals: Any, tangents: Any) -> Any:
 def _error(mu: Any, t: Any, value: Any, m_u: Any) -> Any:
     """Returns a bound on the absolute rounding error of log delta, that of mu included.
 
-    exp and erfc: relative to t^2. t inherits 4 ulp of mu and of epsilon/mu, and log delta moves by
-    phi(t)/delta (|d mu| + mu m(u) |d t|).
+    exp and erfc: relative to t^2; for t < -3 that of 1 - delta <= e^(-t^2/2). t inherits 4 ulp of mu and of epsilon/mu,
+    and log delta moves by phi(t)/delta (|d mu| + mu m(u) |d t|).
     """
     moved = mu * (1 + (mu + xp.abs(t + mu / 2)) * m_u)
-    return _RELATIVE * (4 + t * t) + 1e-15 * moved * xp.exp(_log_phi(t) - value)
+    near = xp.maximum(t, -40.0)
+    square = xp.where(t < -3, near * near * xp.exp(-near * near / 2), t * t)
+    return _RELATIVE * (4 + square) + 1e-15 * moved * xp.exp(_log_phi(t) - value)
+
+
+def _rough(mu: Any, t: Any) -> tuple[xp.Array, xp.Array]:
+    """Returns (lower, upper) around log delta where mu is so large that t has few digits, or none.
+
+    With s <= |t|: delta <= Phi(-s) right of 0, and delta >= 1 - 2 Phi(-s) left of it.
+    """
+    s = xp.abs(t) - 1e-15 * (mu + xp.abs(t))
+    square = xp.minimum(s * s, 1e300) / 2
+    right, left = (s > 0) & (t > 0), (s > 0) & (t < 0)
+    lower = xp.where(left, xp.log1p(-xp.exp(-xp.maximum(square, 1e-9))), -xp.inf)
+    return lower, xp.where(right, -square, 0.0)
 
 
 @_ByHand

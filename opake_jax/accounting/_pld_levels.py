@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from opake_jax.accounting._pairs import MixturePair, Tails, dominating_pairs
+from opake_jax.accounting._pld_apart import Apart, apart_of
 from opake_jax.accounting._pld_beta import beta_of_laws
 from opake_jax.accounting._pld_bounds import Bounds, answer, at_most, bounds_on
 from opake_jax.accounting._pld_fourier import compose, law_of, step_spectrum
@@ -70,6 +71,9 @@ class Problem:
         """Returns (lower, upper) around epsilon."""
         if not self.parts:
             return 0.0, 0.0
+        apart = self._apart(log_delta)
+        if apart and excess(*(both := apart.epsilon(log_delta))) <= 1:
+            return both
         search = _Search(self, excess, 0.0, math.inf, self.directions)
         tails = self._tails(log_delta)
         level = _SMOOTH
@@ -83,6 +87,9 @@ class Problem:
         """Returns (lower, upper) around log delta."""
         if not self.parts:
             return -math.inf, -math.inf
+        apart = self._apart(_USUAL)
+        if apart and excess(*(both := apart.log_delta(epsilon))) <= 1:
+            return both
         # At 0 it is the total variation, which has no direction.
         directions = 1 if epsilon == 0 and self.reversible else self.directions
         search = _Search(self, excess, -math.inf, 0.0, directions)
@@ -171,6 +178,9 @@ class Problem:
         if not self.parts:
             return 1 - alpha, 1 - alpha
         log_alpha = math.log(alpha)
+        apart = self._apart(log_alpha)
+        if apart and excess(*(both := apart.beta(alpha))) <= 1:
+            return both
         lower, upper = 0.0, 1.0
         query = Query(log_alpha, 0.0, True, 1.0)
         each = [self.smooth(d, query) for d in range(self.directions)]
@@ -214,6 +224,11 @@ class Problem:
         """Returns the law itself in one direction; None where it is of no use."""
         some = [pairs[min(direction, len(pairs) - 1)] for pairs in self.pairs]
         return smooth_of(some, self.counts, query)
+
+    def _apart(self, log_delta: float) -> Apart | None:
+        """Returns the composition where outputs tell who took part, for answers about this delta; else None."""
+        apart = apart_of([pairs[0] for pairs in self.pairs], self.counts, log_delta)
+        return apart if apart and self.reversible else None
 
     def _tails(self, log_delta: float) -> Tails:
         high, low = relative_tails(min(log_delta, -1.0), self.count)
