@@ -60,6 +60,7 @@ class Mixtures(NamedTuple):
     log_weights: xp.Array
     means: xp.Array  # [1+K]
     sigma: xp.Array
+    unsure: xp.Array  # [2]: by how much the unshifted weight may be wrong
 
 
 class _Cells(NamedTuple):
@@ -87,6 +88,8 @@ class GaussianMixturePair:
       q_means: [J], at most 0.
       sigma: positive standard deviation.
       reverse: 0, or 1 for the pair (Q, P). A number, so that both directions share one compilation.
+      log_rest: [2], logs of the unshifted weights of P and Q; None: what is missing to 1, as far as the sum's rounding
+        tells.
     """
 
     p_weights: Any
@@ -95,6 +98,7 @@ class GaussianMixturePair:
     q_means: Any
     sigma: Any
     reverse: Any = 0.0
+    log_rest: Any = None
 
     def reversed(self) -> "GaussianMixturePair":
         """Returns the pair (Q, P)."""
@@ -189,13 +193,17 @@ def mixtures_of(pair: GaussianMixturePair) -> Mixtures:
     weights = xp.stack(
         [xp.concatenate([p, xp.zeros_like(q)]), xp.concatenate([xp.zeros_like(p), q])]
     )
-    rest = xp.maximum(1 - xp.sum(weights, 1, keepdims=True), 0.0)
-    small = xp.sum(weights, 1, keepdims=True) < 0.5
-    log_rest = xp.where(
-        small, xp.log1p(-xp.where(small, xp.sum(weights, 1, keepdims=True), 0.0)), _log(rest)
-    )
+    total = xp.sum(weights, 1)
+    small = total < 0.5
+    rest = _log(xp.maximum(1 - total, 0.0))
+    log_rest = xp.where(small, xp.log1p(-xp.where(small, total, 0.0)), rest)
+    # A sum of weights is off by an ulp of each but one.
+    unsure = ULP * xp.maximum(xp.sum(weights > 0, 1) - 1.0, 0.0)
+    if pair.log_rest is not None:
+        log_rest, unsure = xp.asarray(pair.log_rest, xp.float64), xp.zeros(2)
     means = xp.concatenate([xp.zeros(1), p_means, q_means])
-    return Mixtures(xp.concatenate([log_rest, _log(weights)], 1), means, sigma)
+    log_weights = xp.concatenate([log_rest[:, None], _log(weights)], 1)
+    return Mixtures(log_weights, means, sigma, unsure)
 
 
 def _log(x: xp.Array) -> xp.Array:
@@ -232,9 +240,8 @@ def limit_of(mixtures: Mixtures, side: Any) -> xp.Array:
     there = log_weights > -xp.inf
     far = xp.max(xp.where(there, side * means, -xp.inf), 1, keepdims=True)
     ends = logsumexp(xp.where(side * means == far, log_weights, -xp.inf))
-    # The unshifted weight, 1 - sum_k w_k, is off by an ulp of each w_k but one, and perhaps nothing else.
-    more = xp.maximum(xp.sum(there[:, 1:], 1) - 1, 0)
-    unsure = xp.where(far[:, 0] == 0, more * ULP * xp.exp(xp.minimum(-ends, 700.0)), 0.0)
+    # The unshifted weight may be nothing but rounding.
+    unsure = xp.where(far[:, 0] == 0, mixtures.unsure * xp.exp(xp.minimum(-ends, 700.0)), 0.0)
     error = 16 * ULP * xp.sum(xp.abs(ends)) + 2 * xp.sum(unsure)
     loss = ends[0] - ends[1] + side * xp.where(error < 0.1, error, xp.inf)
     return xp.where(far[0, 0] == far[1, 0], loss, side * xp.inf)
@@ -298,6 +305,16 @@ def _cells(mixtures: Mixtures, x: xp.Array, sides: xp.Array) -> _Cells:
     )
 
 
+def _moved(log_shifted: xp.Array, log_rest: xp.Array, unsure: xp.Array) -> xp.Array:
+    """Returns by how much log(shifted + rest) may be wrong if rest is: by all that rest adds, where rest is rounding."""
+    rest = xp.exp(log_rest)
+    ends = [
+        xp.logaddexp(log_shifted, _log(end))
+        for end in (xp.maximum(rest - unsure, 0.0), rest + unsure)
+    ]
+    return xp.where(unsure > 0, ends[1] - ends[0], 0.0)
+
+
 def ratios(mixtures: Mixtures, x: xp.Array) -> tuple[xp.Array, xp.Array, xp.Array, xp.Array]:
     """Returns log r = log sum_k w_k e^(y_k), y_k = m_k (2x - m_k)/(2 sigma^2), for P and Q at the dots.
 
@@ -317,13 +334,15 @@ def ratios(mixtures: Mixtures, x: xp.Array) -> tuple[xp.Array, xp.Array, xp.Arra
     log_ratio = xp.where(near, xp.log1p(xp.where(near, excess, 0.0)), logsumexp(terms))
     posterior = xp.exp(log_weights + y - log_ratio[:, :, None])
     # y is off by 4 ulp of its larger term, a log weight by 2 of itself; each moves log r by its posterior, but near 1
-    # a weight moves it by its change only. 1 - sum_k w_k is off by an ulp of each w_k but one (and nothing if there
-    # is one).
+    # a weight moves it by its change only.
     larger = xp.abs(means) * (2 * xp.abs(x[:, None]) + xp.abs(means)) / (2 * s2)
     weighing = 2 * xp.abs(xp.where(there, log_weights, 0.0)) + 8
     each = xp.where(there, 4 * larger + weighing, 0.0)
-    more = xp.maximum(xp.sum(there, 2) - 1, 0)
-    rest_error = 4 + more * xp.exp(xp.minimum(-log_ratio, 700.0))
+    rest_error = 4 + 2 * xp.where(rest > -xp.inf, -rest, 0.0) * xp.exp(rest - log_ratio)
+    if means.shape[0] > 1:  # else the unshifted weight is sure
+        rest_error = (
+            rest_error + _moved(logsumexp(log_weights + y), rest, mixtures.unsure[:, None]) / ULP
+        )
     far = xp.sum(posterior * each, 2) + rest_error
     close = xp.sum(posterior * 4 * larger + xp.abs(changes) * (weighing + 8), 2)
     rounding = 4 * xp.abs(log_ratio) + xp.where(near, close, far)

@@ -90,7 +90,8 @@ def _appearances(rate: Any, workers: int) -> xp.Array:
 @dominating_pairs.register
 def _(mechanism: ParallelPoisson) -> tuple[GaussianMixturePair, ...]:
     chances = _appearances(mechanism.sample_rate, mechanism.num_workers)
-    return sampled_pairs(mechanism.inner.noise_multiplier, chances, mechanism.relation)
+    none = mechanism.num_workers * xp.log1p(-xp.asarray(mechanism.sample_rate, xp.float64))
+    return sampled_pairs(mechanism.inner.noise_multiplier, chances, mechanism.relation, none)
 
 
 def parallel_poisson(

@@ -260,7 +260,7 @@ def _epsilon(parts: Any, delta: Any, accountant: Any) -> Bounds:
             )
         else:
             lower, upper = accountant.epsilon_bounds(parts, delta)
-        valid = _traced_validity(parts)
+        valid = _traced_validity(parts) & (delta >= 0) & (delta < 1)
         return or_trivial(valid, lower, 0.0), or_trivial(valid, upper, jnp.inf)
     known = _concrete(parts)
     if delta < known.infinite_mass:
@@ -290,7 +290,7 @@ def _delta(parts: Any, epsilon: Any, accountant: Any) -> Bounds:
             )
         else:
             lower, upper = accountant.delta_bounds(parts, epsilon)
-        valid = _traced_validity(parts)
+        valid = _traced_validity(parts) & (epsilon >= 0)
         return or_trivial(valid, lower, 0.0), or_trivial(valid, upper, 1.0)
     known = _concrete(parts)
     if epsilon >= known.largest_loss or known.infinite_mass == 1:
@@ -378,6 +378,7 @@ def ask_trajectory(parts: Any, counts: Any, delta: Any, accountant: Any) -> Any:
             return jax.vmap(closed)(counts)
         upper = accountant.epsilon_trajectory(parts, counts, delta)[1]
         valid = _traced_validity(parts) & (counts >= 0) & (jnp.floor(counts) == counts)
+        valid &= (delta >= 0) & (delta < 1)
         return or_trivial(valid, jnp.where(counts == 0, 0.0, upper), jnp.inf)
     known = _concrete(parts)
     easy = _all_gaussian(known.parts, accountant) or _law(known, accountant) is not None

@@ -137,10 +137,10 @@ def _refined(parts: Any, orders: Any, cost: Callable[[Any, Any], Any], query: Qu
 
 
 def _by_law(parts: Any, cost: Callable[[Any, Any], Any], query: Query) -> Any:
-    """Returns the smallest cost of known numbers, if the engine of `PLD` knows the losses' law; else None.
+    """Returns the smallest cost of known numbers, if the engine of `PLD` knows the losses' law well; else None.
 
     (a - 1) D_a is the cumulant of the loss at a - 1. A few nodes tell where the best order lies; what it costs, the
-    law's own upper bound, or exact divergences about there, where that isn't close.
+    law's own upper bound.
     """
     problem = Problem(parts)
     law = problem.smooth(0, query)
@@ -163,8 +163,8 @@ def _by_law(parts: Any, cost: Callable[[Any, Any], Any], query: Query) -> Any:
         if np.ptp(costs[max(best - 1, 0) : best + 2]) <= _FLAT * min(abs(costs[best]), 1.0):
             break
     divergence = law.larger_divergence(float(tilts[best])) if problem.reversible else None
-    if divergence is None:
-        return xp.min(cost(*_divergences(parts, 1 + tilts)))
+    if divergence is None:  # then its nodes do not know the best order either
+        return None
     return cost(np.float64(divergence * (1 + _OUTWARD)), 1 + tilts[best])
 
 

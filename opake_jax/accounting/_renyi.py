@@ -35,6 +35,7 @@ from opake_jax.types import NeighboringRelation
 __all__ = ["divergence", "mixture_excess", "poisson_excess", "replace_one_excess", "sampled_excess"]
 
 _NODES, _PEAK_NODES = 384, 48
+_MOST_NODES = 4096  # of two mixtures whose numbers are known
 _NEWTON = 12  # the slowest node of the tested settings needs 8
 _SETTLED = 1e-8  # of sigma: the step after a smaller one is its square
 _REACH = 9.5  # standard deviations: 1e-21 of the mass
@@ -100,38 +101,41 @@ def sampled_loss(y: Any, rate: Any) -> xp.Array:
     return xp.where(y < limit, xp.log1p(rate * xp.expm1(low)), far)
 
 
-def _nodes(sigma: Any, x0: Any, end: Any, rough: bool = False) -> tuple[xp.Array, xp.Array]:
-    """Returns nodes from -9.5 sigma to at most `end`, and log weights of the trapezoid against Q.
+def _nodes(
+    sigma: Any, x0: Any, end: Any, rough: bool = False, pace: Any = None, mean: float = 0.0
+) -> tuple[xp.Array, xp.Array]:
+    """Returns nodes from mean - 9.5 sigma to at most `end`, and log weights of the trapezoid against Q.
 
-    Rough ones are four times (at a peak three times) as far apart: sums are then right to 1e-3.
+    Far from x0 they are _STEP times `pace` apart (None: sigma). Rough ones are four times (at a peak three times) as far apart: sums are then right to 1e-3.
     """
     count, widest = (_NODES // 4, 4 * _STEP) if rough else (_NODES, _STEP)
     live, sigma, x0, end = sigma, xp.fixed(sigma), xp.fixed(x0), xp.fixed(end)
+    far = sigma if pace is None else xp.fixed(pace)
 
     def t_of(x: Any) -> Any:
-        return x / sigma + xp.arcsinh((x - x0) / sigma**2)
+        return x / far + xp.arcsinh((x - x0) / sigma**2)
 
-    start = t_of(-_REACH * sigma)
+    start = t_of(mean - _REACH * sigma)
     reach = t_of(end) - start
     if not xp.is_traced(reach) and math.isfinite(reach):  # as many as are needed
-        count = min(count, max(math.ceil(reach / widest), 8) + 1)
+        count = min(count if pace is None else _MOST_NODES, max(math.ceil(reach / widest), 8) + 1)
     step = xp.minimum(reach / (count - 1), widest)
     t = start + step * np.arange(count)
 
     def newton(state: Any) -> Any:
         turn, x, _ = state
-        move = (t_of(x) - t) / (1 / sigma + 1 / xp.hypot(x - x0, sigma**2))
+        move = (t_of(x) - t) / (1 / far + 1 / xp.hypot(x - x0, sigma**2))
         return turn + 1, x - move, xp.max(xp.abs(move)) > _SETTLED * sigma
 
     def going(state: Any) -> Any:
         return (state[0] < _NEWTON) & state[2]
 
     # Each of the two terms of t alone gives a bound on |x - x0|; the map bends one way on each side of x0.
-    ahead = t - x0 / sigma
-    guess = xp.minimum(sigma * xp.abs(ahead), sigma**2 * xp.sinh(xp.minimum(xp.abs(ahead), 600.0)))
+    ahead = t - x0 / far
+    guess = xp.minimum(far * xp.abs(ahead), sigma**2 * xp.sinh(xp.minimum(xp.abs(ahead), 600.0)))
     first = (xp.zeros_like(sigma), x0 + xp.sign(ahead) * guess, sigma > 0)
     x = xp.while_loop(going, newton, first)[1]
-    dx = step / (1 / sigma + 1 / xp.hypot(x - x0, sigma**2))
+    dx = step / (1 / far + 1 / xp.hypot(x - x0, sigma**2))
     return x, _log_weight(x, dx, live)
 
 
@@ -242,15 +246,20 @@ def replace_one_excess(sigma: Any, rate: Any, orders: Any) -> xp.Array:
     """Returns log(A - 1) of (1-q) N(0) + q N(1) against (1-q) N(0) + q N(-1), [orders]; float64 scalars."""
     q = xp.clip(rate, 1e-300, 1 - 1e-16)
     s2 = sigma * sigma
-    x0 = xp.maximum(s2 * (xp.log1p(-q) - xp.log(q)) + 0.5, 0.0)
+    even = (
+        s2 * (xp.log1p(-q) - xp.log(q)) + 0.5
+    )  # there both components of P are as likely; of Q at -even
+    # Stationary are x = a share_P(x) + (a - 1) share_Q(-x): beyond a, where share_Q falls, at most
+    last = orders + (orders - 1) * xp.sigmoid((-orders - even) / s2)
     return _general(
         sigma,
-        x0,
+        xp.maximum(even, 0.0),
         orders,
         sampled_loss_at=lambda x: sampled_loss((2 * x - 1) / (2 * s2), q),
         other_loss_at=lambda x: sampled_loss((-2 * x - 1) / (2 * s2), q),
         exponents=orders,
-        last=orders,
+        last=last,
+        mean=-1.0,
     )
 
 
@@ -300,6 +309,7 @@ def _general(
     other_loss_at: Callable[[Any], Any],
     exponents: Any,
     last: Any,
+    mean: float = 0.0,
 ) -> xp.Array:
     """Returns log E_Q of r^b s^(1-b) - 1 - b (r-1) - (1-b) (s-1), +inf where the nodes do not reach.
 
@@ -311,9 +321,12 @@ def _general(
       other_loss_at: x -> log s; 0 if there is one mixture only.
       exponents: [orders], b; above 1 or below 0.
       last: [orders], the integrand's last mode, or above it.
+      mean: of the leftmost component.
     """
     reach = _REACH * sigma
-    x, log_weight = _nodes(sigma, x0, xp.maximum(xp.max(last), 0.0) + reach)
+    end = xp.maximum(xp.max(last), 0.0) + reach
+    # Each mixture turns in more places than x0, with singularities at pi sigma^2 from the line there: exp(-2 pi pi/0.7).
+    x, log_weight = _nodes(sigma, x0, end, pace=xp.minimum(sigma, 2 * sigma * sigma), mean=mean)
     l, m, b = sampled_loss_at(x), other_loss_at(x), exponents[:, None]
     z = b * l + (1 - b) * m
     (small_z, near_z), (small_l, near_l), (small_m, near_m) = _small(z), _small(l), _small(m)

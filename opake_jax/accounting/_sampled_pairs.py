@@ -12,7 +12,10 @@ __all__ = ["sampled_pairs"]
 
 
 def sampled_pairs(
-    noise_multiplier: Any, probabilities: Any, relation: NeighboringRelation
+    noise_multiplier: Any,
+    probabilities: Any,
+    relation: NeighboringRelation,
+    log_none: Any = None,
 ) -> tuple[GaussianMixturePair, ...]:
     """Returns the pairs of one step in which the unit appears k times with `probabilities[k-1]`.
 
@@ -23,12 +26,15 @@ def sampled_pairs(
       noise_multiplier: sigma, a float64 scalar.
       probabilities: [K], of 1, 2, ... appearances; what is missing to 1 is the probability of none.
       relation: which datasets count as neighbours.
+      log_none: log of the probability of no appearance, where it is too small to be known by subtraction.
     """
     weights = xp.asarray(probabilities, xp.float64)
     means = xp.asarray(np.arange(1.0, weights.shape[0] + 1))
     sigma = xp.asarray(noise_multiplier, xp.float64)
     if relation is NeighboringRelation.REPLACE_ONE:
-        return (GaussianMixturePair(weights, means, weights, -means, sigma),)
+        both = None if log_none is None else xp.stack([log_none, log_none])
+        return (GaussianMixturePair(weights, means, weights, -means, sigma, log_rest=both),)
     none = xp.zeros(0, xp.float64)
-    pair = GaussianMixturePair(weights, means, none, none, sigma)
+    rest = None if log_none is None else xp.stack([log_none, xp.zeros_like(log_none)])
+    pair = GaussianMixturePair(weights, means, none, none, sigma, log_rest=rest)
     return pair, pair.reversed()

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from opake_jax._numerics import logsumexp
 from opake_jax.accounting._gaussian_pairs import GaussianMixturePair, limit_of, mixtures_of
 from opake_jax.accounting._pairs import ULP, MixturePair
 from opake_jax.accounting._pld_tilt import Query
@@ -62,6 +63,7 @@ class Mixture(NamedTuple):
     """A mixture of Gaussians of one width: the components that occur."""
 
     log_rest: float  # log weight of the unshifted one, perhaps -inf
+    unsure: float  # by how much that weight may be wrong
     log_weights: np.ndarray  # [K]
     means: np.ndarray  # [K]
 
@@ -145,7 +147,9 @@ def branches_of(pair: Any) -> list[Branch]:
         return some
     if not isinstance(pair, GaussianMixturePair):
         return []
-    p, q = _mixture(pair.p_weights, pair.p_means), _mixture(pair.q_weights, pair.q_means)
+    known = (None, None) if pair.log_rest is None else pair.log_rest
+    p = _mixture(pair.p_weights, pair.p_means, known[0])
+    q = _mixture(pair.q_weights, pair.q_means, known[1])
     reach_p = float(np.max(p.means, initial=0.0))
     reach_q = float(np.max(-q.means, initial=0.0))
     sigma = float(pair.sigma)
@@ -156,12 +160,14 @@ def branches_of(pair: Any) -> list[Branch]:
     return [branch] if fits else []
 
 
-def _mixture(weights: Any, means: Any) -> Mixture:
+def _mixture(weights: Any, means: Any, log_rest: Any) -> Mixture:
     weights, means = np.asarray(weights, np.float64), np.asarray(means, np.float64)
     there = weights != 0  # a NaN stays
     weights, total = weights[there], float(weights.sum())
+    if log_rest is not None:
+        return Mixture(float(log_rest), 0.0, np.log(weights), means[there])
     log_rest = math.log1p(-total) if total < 1 else -math.inf
-    return Mixture(log_rest, np.log(weights), means[there])
+    return Mixture(log_rest, ULP * max(len(weights) - 1, 0), np.log(weights), means[there])
 
 
 def is_reverse(pair: Any, other: Any) -> bool:
@@ -256,8 +262,7 @@ class _Ratio(NamedTuple):
 
 def _ratio(mixture: Mixture, x: np.ndarray, sigma: float) -> _Ratio:
     """Returns log r = log sum_k w_k e^(y_k), y_k = m_k (2x - m_k)/(2 sigma^2): see `_gaussian_pairs.ratios`."""
-    count = len(mixture.means)
-    if count == 0:
+    if len(mixture.means) == 0:
         return _Ratio(0.0, 0.0, 0.0, 0.0)
     log_w, m = mixture.log_weights[:, None], mixture.means[:, None]
     y = (x * (1 / sigma**2) - m * (0.5 / sigma**2)) * m
@@ -272,14 +277,26 @@ def _ratio(mixture: Mixture, x: np.ndarray, sigma: float) -> _Ratio:
     mean = mixture.means @ posterior
     variance = np.maximum((mixture.means**2) @ posterior - mean * mean, 0.0)
     # y is off by 4 ulp of its larger term, a log weight by 2 of itself; each moves log r by its posterior, but near 1
-    # a weight moves it by its change only. 1 - sum_k w_k is off by an ulp of each w_k but one (and nothing if there
-    # is one).
+    # a weight moves it by its change only.
     larger = (np.abs(x) * (4 / sigma**2) + np.abs(m) * (2 / sigma**2)) * np.abs(m)
     weighing = 2 * np.abs(mixture.log_weights) + 8
     moved = (posterior * larger).sum(0)
-    far = moved + weighing @ posterior + 4 + (count - 1) * np.exp(np.minimum(-log, 700.0))
+    far = moved + weighing @ posterior + 4 + _rest_error(mixture, terms, log)
     close = moved + (weighing + 8) @ np.abs(changes)
     return _Ratio(log, 4 * np.abs(log) + np.where(near, close, far), mean, variance)
+
+
+def _rest_error(mixture: Mixture, terms: np.ndarray, log: np.ndarray) -> Any:
+    """Returns what the unshifted weight adds to the error of log r, in ulp: see `_gaussian_pairs._moved`."""
+    if mixture.log_rest == -math.inf and mixture.unsure == 0:
+        return 0.0
+    error = -2 * max(mixture.log_rest, -1e300) * np.exp(mixture.log_rest - log)
+    if mixture.unsure == 0:
+        return error
+    rest, shifted = math.exp(mixture.log_rest), logsumexp(terms, 0)
+    low, high = max(rest - mixture.unsure, 0.0), rest + mixture.unsure
+    ends = [np.logaddexp(shifted, math.log(end) if end > 0 else -math.inf) for end in (low, high)]
+    return error + (ends[1] - ends[0]) / ULP
 
 
 def coarse_line(branch: Branch, tilts: tuple[float, float]) -> Line | None:

@@ -3,6 +3,7 @@
 import math
 
 import jax
+import mpmath
 import numpy as np
 import pytest
 from mpmath import binomial, exp, mp, mpf
@@ -18,6 +19,43 @@ ADD, ZERO, REPLACE = NeighboringRelation
 
 
 # dp_accounting 0.6.0 (shared design, accounting.md): 1.8282, 3.979, 8.899.
+def one_step_of_parallel(sigma, rate, workers, epsilon, replace):
+    """Returns delta of one step by its monotone loss: P and Q beyond the x at which it is epsilon."""
+    s, q = mpmath.mpf(sigma), mpmath.mpf(rate)
+    w = [mpmath.binomial(workers, k) * q**k * (1 - q) ** (workers - k) for k in range(workers + 1)]
+
+    def log_ratio(x, side):
+        return mpmath.log(
+            sum(p * mpmath.exp((2 * side * k * x - k * k) / (2 * s * s)) for k, p in enumerate(w))
+        )
+
+    low, high = mpmath.mpf(-2000), mpmath.mpf(2000)
+    for _ in range(120):
+        x = (low + high) / 2
+        loss = log_ratio(x, 1) - (log_ratio(x, -1) if replace else 0)
+        low, high = (x, high) if loss < epsilon else (low, x)
+    beyond = [
+        sum(p * mpmath.ncdf((m * k - x) / s) for k, p in enumerate(w))
+        for m in (1, -1 if replace else 0)
+    ]
+    return float(beyond[0] - mpmath.exp(epsilon) * beyond[1])
+
+
+@pytest.mark.parametrize(
+    ("sigma", "rate", "workers", "epsilon"),
+    [(10.0, 0.9, 64, 80.0), (6.0, 0.97, 32, 85.0), (1.3, 0.9994, 8, 85.0), (2.5, 0.999, 8, 80.0), (1.0, 0.01, 4, 3.0)],
+)  # fmt: skip
+def test_parallel_poisson_where_no_appearance_is_rarer_than_rounding(sigma, rate, workers, epsilon):
+    for relation in (NeighboringRelation.REPLACE_ONE, NeighboringRelation.ADD_REMOVE):
+        with mpmath.workdps(60):
+            truth = one_step_of_parallel(
+                sigma, rate, workers, epsilon, relation is NeighboringRelation.REPLACE_ONE
+            )
+        step = acc.parallel_poisson(gaussian(sigma, relation=relation), rate, workers)
+        lower, upper, _ = step.delta_bounds(epsilon)
+        assert lower <= truth <= upper <= truth * 1.001
+
+
 @pytest.mark.parametrize(("workers", "epsilon"), [(1, 1.8282), (2, 3.979), (4, 8.899)])
 def test_parallel_poisson(workers, epsilon):
     process = acc.parallel_poisson(gaussian(1.0), 0.01, workers) * 1000

@@ -10,9 +10,16 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from opake_jax.accounting._gaussian_pairs import GaussianMixturePair, JointPair
+from opake_jax.accounting._evaluate import quietly
+from opake_jax.accounting._gaussian_pairs import (
+    GaussianMixturePair,
+    JointPair,
+    mixtures_of,
+    ratios,
+)
 from opake_jax.accounting._laplace_pair import LaplacePair
-from opake_jax.accounting._pairs import DiscretePair, MixturePair, Tails
+from opake_jax.accounting._pairs import ULP, DiscretePair, MixturePair, Tails
+from opake_jax.accounting._smooth_lines import branches_of, line_of
 
 SIZE = 512
 TAILS = Tails(math.log(1e-16), math.log(1e-14))
@@ -197,3 +204,22 @@ def test_cells_too_wide_for_the_quadrature_stay_on_both_sides():
     # sigma 1e-3: the line between the components is crossed in steps of many sigma.
     found = atoms(mixture([(0.9, 0.0), (0.1, 1.0)], [(1.0, 0.0)], 1e-3))
     assert delta(found, 1, 0.5) <= 0.1 <= delta(found, 0, 0.5)
+
+
+@pytest.mark.parametrize("weights", [[0.5, 0.3, 0.2], [0.1] * 10, [0.3, 0.2, 0.5 - 1e-16]])
+def test_an_unshifted_weight_that_may_be_rounding_bounds_no_ratio(weights):
+    """They add up to 1, or to an ulp less: left of all of them log r is that of the shifted ones, or that of an ulp."""
+    sigma, means = 0.2, np.arange(1.0, 1 + len(weights))
+    pair = GaussianMixturePair(np.array(weights), means, NONE, NONE, np.float64(sigma))
+    x = np.linspace(-3.0, 1.0, 41)
+    shifted = [
+        float(mpmath.log(sum(w * mpmath.exp(m * (2 * t - m) / (2 * sigma**2)) for w, m in zip(weights, means, strict=True))))
+        for t in x
+    ]  # fmt: skip
+    with quietly():
+        log_ratio, _, rounding, _ = ratios(mixtures_of(pair), x)
+        line = line_of(branches_of(pair)[0], -3.0, 1.0, 0.1)
+    assert np.all(log_ratio[0] - ULP * rounding[0] <= shifted)
+    assert np.all(log_ratio[0] + ULP * rounding[0] >= np.logaddexp(shifted, math.log(1e-16)))
+    shifted = np.interp(line.x[:-1], x, shifted)  # (linear but for log r about 0)
+    assert np.all((line.loss - line.loss_error)[:-1] <= shifted + 0.2)

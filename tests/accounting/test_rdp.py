@@ -202,6 +202,58 @@ def test_a_laws_divergence_lies_just_above_the_exact_one():
     assert found > 100
 
 
+def replaced(sigma, q, a):
+    """Returns the divergence of (1-q) N(0) + q N(1) from its mirror image, by quadrature over all modes."""
+    s, q, a = mpf(sigma), mpf(q), mpf(a)
+
+    def f(x):
+        up, down = (1 - q + q * exp((side * 2 * x - 1) / (2 * s * s)) for side in (1, -1))
+        return exp(a * log(up) + (1 - a) * log(down) - x * x / (2 * s * s))
+
+    turns = [s * s * log((1 - q) / q) + mpf(1) / 2, mpf(0), a, 2 * a - 1]
+    ends = sorted({t + k * s for t in [*turns, *(-t for t in turns)] for k in (-12, -3, 0, 3, 12)})
+    return log(quad(f, ends) / (s * mp.sqrt(2 * mp.pi))) / (a - 1)
+
+
+@pytest.mark.parametrize(
+    ("sigma", "rate", "order"),
+    [(5.182, 1 - 1.6e-8, 206.9), (7.903, 0.98088, 108.05), (10.0, 0.99, 100.0), (0.1576, 1 - 3.4e-7, 1.0159),
+     (0.1865, 0.015, 1.248), (0.115, 0.666, 1.0067), (0.1279, 2.9e-5, 1.0033), (1.0, 0.01, 8.5), (3.0, 0.5, 20.0)],
+)  # fmt: skip
+def test_replace_one_at_rates_near_one_and_little_noise(sigma, rate, order):
+    """Its integrand has modes up to twice the order, and mass about both outermost means."""
+    step = poisson(gaussian(sigma, relation=NeighboringRelation.REPLACE_ONE), rate)
+    with mp.workdps(40):
+        truth = float(replaced(sigma, rate, order))
+    assert float(step.renyi(np.array([order]))[0]) == pytest.approx(truth, rel=1e-9)
+
+
+def test_orders_are_found_where_the_law_does_not_know_them():
+    """Tiny rates, whose cumulants have no digits on the law's nodes."""
+    orders = 1 + np.geomspace(0.5, 3e4, 300)
+    replace = NeighboringRelation.REPLACE_ONE
+    for process, delta in (
+        (poisson(gaussian(10.0, relation=replace), 1e-5) * 100_000, 1e-6),
+        (poisson(gaussian(2.27, relation=replace), 8.26e-9) * 29_993, 1.09e-12),
+        (poisson(gaussian(1.04), 4.028e-8) * 13_253_353, 6.655e-45),
+    ):
+        some = process.epsilon_at(delta, accountant=RDP(orders=orders))
+        assert process.epsilon_at(delta, accountant=RDP()) <= some * 1.01
+
+
+def test_a_traced_question_out_of_range_gets_the_private_side():
+    step, rdp_at = poisson(gaussian(1.0), 0.1) * 5, RDP(orders=(2.0, 8.0))
+    for process, accountant in (
+        (gaussian(1.0), rdp_at),
+        (gaussian(1.0), acc.PLD()),
+        (step, rdp_at),
+    ):
+        epsilon = jax.jit(lambda d, p=process, a=accountant: p.epsilon_at(d, accountant=a))
+        delta = jax.jit(lambda e, p=process, a=accountant: p.delta_at(e, accountant=a))
+        assert [float(epsilon(x)) for x in (math.nan, -1.0, 2.0)] == [math.inf] * 3
+        assert [float(delta(x)) for x in (math.nan, -1.0)] == [1.0, 1.0]
+
+
 def test_closed_form_of_the_gaussian():
     # min over a of a/2 + log((a-1)/a) - (log delta + log a)/(a-1), by a dense scan.
     a = 1 + np.geomspace(1e-2, 1e3, 200_001)
