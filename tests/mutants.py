@@ -327,7 +327,27 @@ MUTANTS = (
     ),
     Mutant(
         "mode_from_the_wrong_side", "A17", "accounting/_renyi.py", "alone = (bent > 0) & (slope(dip) < 0)", "alone = (bent > 0) & (slope(dip) > 0)",
-        ("accounting/test_rdp.py::test_the_best_order_is_found",),
+        ("accounting/test_rdp.py::test_the_best_order_is_found", "accounting/test_rdp.py::test_tiny_rates_at_whole_orders"),
+    ),
+    Mutant(
+        "rest_is_sure", "A18", "accounting/_gaussian_pairs.py", "    return xp.where(unsure > 0, ends[1] - ends[0], 0.0)", "    return 0.0 * ends[0]",
+        ("accounting/test_pairs.py::test_an_unshifted_weight_that_may_be_rounding_bounds_no_ratio",),
+    ),
+    Mutant(
+        "none_by_subtraction", "A18", "accounting/_parallel_poisson.py", "chances, mechanism.relation, none)", "chances, mechanism.relation)",
+        (MECHANISMS + "test_parallel_poisson_where_no_appearance_is_rarer_than_rounding",),
+    ),
+    Mutant(
+        "modes_up_to_the_order", "A19", "accounting/_renyi.py", "last = orders + (orders - 1) * xp.sigmoid((-orders - even) / s2)", "last = orders",
+        ("accounting/test_rdp.py::test_replace_one_at_rates_near_one_and_little_noise",),
+    ),
+    Mutant(
+        "mass_of_q_left_out", "A19", "accounting/_renyi.py", "        mean=-1.0,\n", "",
+        ("accounting/test_rdp.py::test_replace_one_at_rates_near_one_and_little_noise",),
+    ),
+    Mutant(
+        "taking_part_costs_nothing", "A20", "accounting/_pld_apart.py", "c = counts @ np.log(p[1:]) + ", "c = 0 * counts.sum(1) + ",
+        ("accounting/test_apart.py::test_one_step_is_its_closed_form",),
     ),
 )  # fmt: skip
 

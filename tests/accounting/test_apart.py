@@ -55,7 +55,7 @@ def test_one_step_is_its_closed_form():
 @pytest.mark.slow  # the others take seconds each
 def test_brackets_overlap_those_of_the_other_engines(without):
     rng, asked = np.random.default_rng(1), 0
-    for _ in range(12):
+    for _ in range(6):
         sigma, q = (
             math.exp(rng.uniform(math.log(0.01), math.log(0.09))),
             10 ** rng.uniform(-5, -0.05),
@@ -83,7 +83,7 @@ def test_brackets_overlap_those_of_the_other_engines(without):
             if (both := without(ask)) is not None:
                 (low, up), (other_low, other_up) = both
                 assert max(low, other_low) <= min(up, other_up) * (1 + 1e-12)
-    assert asked > 5
+    assert asked > 2
 
 
 @pytest.mark.parametrize("sigma", [0.02, 1e-3, 1e-7, 1e-30])
