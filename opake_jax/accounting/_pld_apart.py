@@ -194,9 +194,9 @@ def _kind(pair: Any, count: float) -> _Kind | None:
     if not (isinstance(pair, GaussianMixturePair) and float(pair.reverse) == 0):
         return None
     weights, means = np.asarray(pair.p_weights, np.float64), np.asarray(pair.p_means, np.float64)
-    if np.size(pair.q_weights) or not np.array_equal(
-        means, means[0] * np.arange(1, 1 + len(means))
-    ):
+    if np.size(pair.q_weights) or not (len(means) and np.all(means > 0)):
+        return None
+    if not np.array_equal(means, means[0] * np.arange(1, 1 + len(means))):
         return None
     sigma, rest = float(pair.sigma) / float(means[0]), 1.0 - float(weights.sum())
     alone = rest == 0 and len(weights) == 1

@@ -110,3 +110,10 @@ def test_delta_of_a_gaussian_whose_epsilon_has_few_digits(sigma):
             truth = ncdf(-t) - exp(mpf(epsilon)) * ncdf(-t - 1 / s)
             lower, upper, _ = gaussian(sigma).delta_bounds(epsilon)
             assert lower <= truth <= upper
+
+
+@pytest.mark.parametrize(("shifts", "weights"), [([0.0], [0.5]), ([0.0], [1.0]), ([1.0], [0.0])])
+def test_a_shift_or_a_weight_of_0_costs_nothing(shifts, weights):
+    process = acc.mixture_of_gaussians(0.05, shifts, weights) * 3
+    assert process.epsilon_bounds(1e-5)[:2] == (0.0, 0.0)
+    assert process.delta_at(0.5) < 1e-300
