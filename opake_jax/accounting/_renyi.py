@@ -106,7 +106,8 @@ def _nodes(
 ) -> tuple[xp.Array, xp.Array]:
     """Returns nodes from mean - 9.5 sigma to at most `end`, and log weights of the trapezoid against Q.
 
-    Far from x0 they are _STEP times `pace` apart (None: sigma). Rough ones are four times (at a peak three times) as far apart: sums are then right to 1e-3.
+    Far from x0 they are _STEP times `pace` apart (None: sigma). Rough ones are four times (at a peak three times) as far
+    apart: sums are then right to 1e-3.
     """
     count, widest = (_NODES // 4, 4 * _STEP) if rough else (_NODES, _STEP)
     live, sigma, x0, end = sigma, xp.fixed(sigma), xp.fixed(x0), xp.fixed(end)
@@ -246,9 +247,8 @@ def replace_one_excess(sigma: Any, rate: Any, orders: Any) -> xp.Array:
     """Returns log(A - 1) of (1-q) N(0) + q N(1) against (1-q) N(0) + q N(-1), [orders]; float64 scalars."""
     q = xp.clip(rate, 1e-300, 1 - 1e-16)
     s2 = sigma * sigma
-    even = (
-        s2 * (xp.log1p(-q) - xp.log(q)) + 0.5
-    )  # there both components of P are as likely; of Q at -even
+    # There both components of P are as likely; those of Q at -even.
+    even = s2 * (xp.log1p(-q) - xp.log(q)) + 0.5
     # Stationary are x = a share_P(x) + (a - 1) share_Q(-x): beyond a, where share_Q falls, at most
     last = orders + (orders - 1) * xp.sigmoid((-orders - even) / s2)
     return _general(

@@ -18,7 +18,6 @@ from opake_jax.accounting._pairs import Tails
 ADD, ZERO, REPLACE = NeighboringRelation
 
 
-# dp_accounting 0.6.0 (shared design, accounting.md): 1.8282, 3.979, 8.899.
 def one_step_of_parallel(sigma, rate, workers, epsilon, replace):
     """Returns delta of one step by its monotone loss: P and Q beyond the x at which it is epsilon."""
     s, q = mpmath.mpf(sigma), mpmath.mpf(rate)
@@ -56,6 +55,7 @@ def test_parallel_poisson_where_no_appearance_is_rarer_than_rounding(sigma, rate
         assert lower <= truth <= upper <= truth * 1.001
 
 
+# dp_accounting 0.6.0 (shared design, accounting.md): 1.8282, 3.979, 8.899.
 @pytest.mark.parametrize(("workers", "epsilon"), [(1, 1.8282), (2, 3.979), (4, 8.899)])
 def test_parallel_poisson(workers, epsilon):
     process = acc.parallel_poisson(gaussian(1.0), 0.01, workers) * 1000
