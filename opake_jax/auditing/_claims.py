@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import jax
@@ -50,35 +51,40 @@ def contradicts(points: OperatingPoints, process: accounting.Process) -> np.ndar
     if not isinstance(process, accounting.Process):
         raise TypeError(f"process must be a process of opake_jax.accounting, got {process!r}")
     a, b = (np.reshape(x, (-1, np.shape(x)[-1])) for x in points)
-    found = [len(_below(process, _corners(*row))) > 0 for row in zip(a, b, strict=True)]
+    found = [
+        any(_lies_below(corner, process) for corner in _corners(*row))
+        for row in zip(a, b, strict=True)
+    ]
     return np.reshape(found, np.shape(points[0])[:-1])
 
 
-def _below(process: accounting.Process, corners: np.ndarray) -> np.ndarray:
-    """Returns those of the corners, rows (a, b), that lie below the trade-off curve of the process."""
-    return corners[corners[:, 1] < process.beta_at(corners[:, 0])] if len(corners) else corners
+def _lies_below(corner: tuple[float, float], process: accounting.Process) -> bool:
+    return bool(corner[1] < process.beta_at(corner[0]))
 
 
-def _corners(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Returns the points that are corners of the convex hull with (0, 1) and (1, 0), shape (C, 2).
+def _corners(a: np.ndarray, b: np.ndarray) -> list[tuple[float, float]]:
+    """Returns the points that are corners of the convex hull with (0, 1) and (1, 0), the most telling first.
 
     A trade-off curve is convex and starts and ends at or below these two: if it lies below every corner, it
-    lies below every other point as well.
+    lies below every other point as well. The order is that of the Gaussian curves through them: a guess, which
+    saves questions.
     """
-    hull: list[tuple[float, float, int]] = [(0.0, 1.0, -1)]
-    for x, y, i in sorted(
-        (x, y, i) for i, (x, y) in enumerate(zip(a, b, strict=True)) if x + y < 1
-    ):
+    hull: list[tuple[float, float]] = [(0.0, 1.0)]
+    for x, y in sorted((float(x), float(y)) for x, y in zip(a, b, strict=True) if x + y < 1):
         _turn(hull, x, y)
-        hull.append((x, y, i))
+        hull.append((x, y))
     _turn(hull, 1.0, 0.0)
-    return np.stack([a, b], axis=1)[[i for _, _, i in hull[1:]]]
+    return sorted(hull[1:], key=lambda corner: sum(_quantile(rate) for rate in corner))
 
 
-def _turn(hull: list[tuple[float, float, int]], x: float, y: float) -> None:
+def _quantile(rate: float) -> float:
+    return NormalDist().inv_cdf(max(rate, 1e-300))
+
+
+def _turn(hull: list[tuple[float, float]], x: float, y: float) -> None:
     """Takes back the last corners that lie on or above the line to (x, y)."""
     while len(hull) > 1:
-        (x0, y0, _), (x1, y1, _) = hull[-2:]
+        (x0, y0), (x1, y1) = hull[-2:]
         if (x1 - x0) * (y - y0) > (x - x0) * (y1 - y0):
             return
         hull.pop()
@@ -150,33 +156,28 @@ def noise_multiplier_bound(
     check_real("start", start, low_open=True)
     check_real("tolerance", tolerance, low_open=True)
 
-    def refuting(noise_multiplier: float, corners: np.ndarray) -> np.ndarray:
-        return _below(make_process(noise_multiplier), corners)
-
-    corners = _corners(*(np.reshape(x, -1) for x in points))
-    here = float(start)
-    found = refuting(here, corners)
-    begins_refuted = len(found) > 0
-    # A corner that does not refute a claim refutes none with less noise: below `here` it is not asked again.
-    corners = found if begins_refuted else corners
-    for _ in range(_DOUBLINGS):
-        there = here * (0.5 if begins_refuted else 2.0)
-        found = refuting(there, corners)
-        if (len(found) > 0) != begins_refuted:
-            break
-        here, corners = there, found if begins_refuted else corners
-    else:
-        return here if begins_refuted else math.inf
-    low, high = min(here, there), max(here, there)
-    corners = corners if begins_refuted else found
+    low, high = float(start), math.inf  # no corner so far refutes `low`; one refutes `high`
+    least, most = low / 2**_DOUBLINGS, low * 2**_DOUBLINGS
     step = 1.0 + max(float(tolerance), 1e-12)  # no middle lies between neighbouring floats
-    while high > low * step:
-        middle = math.sqrt(low * high)
-        found = refuting(middle, corners)
-        if len(found) > 0:
-            high, corners = middle, found
+    for corner in _corners(*(np.reshape(x, -1) for x in points)):
+
+        def stands(noise_multiplier: float, corner: tuple[float, float] = corner) -> bool:
+            return not _lies_below(corner, make_process(noise_multiplier))
+
+        # A corner that does not refute `low` refutes no claim with less noise: that was all it could say.
+        if stands(low):
+            while high == math.inf and low < most:
+                low, high = (2 * low, high) if stands(2 * low) else (low, 2 * low)
         else:
-            low = middle
+            low, high = low / 2, low
+            while low >= least and not stands(low):
+                low, high = low / 2, low
+            if low < least:
+                return high
+        while low * step < high < math.inf:
+            # The start itself is asked, where it is in doubt: `judge` says what holds of it.
+            middle = float(start) if low < start < high else math.sqrt(low * high)
+            low, high = (middle, high) if stands(middle) else (low, middle)
     return high
 
 
@@ -221,7 +222,7 @@ def judge(
         claimed=claim.epsilon_at(delta),
         lower=float(epsilon_lower_bound(points, delta)),
         lower_in_family=in_family,
-        contradicted=bound <= noise_multiplier,  # what the search saw first
+        contradicted=bound <= noise_multiplier,  # the search asked at it
     )
 
 
