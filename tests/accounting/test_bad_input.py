@@ -251,7 +251,7 @@ QUICK = "gaussian", "poisson", "allocation", "shuffled"  # the others share the 
 
 
 @pytest.mark.parametrize(
-    ("name", "sigma"), [(n, s) for n in ANY_NOISE for s in (SIZES if n in QUICK else SIZES[::3])]
+    ("name", "sigma"), [(n, s) for n in ANY_NOISE for s in (SIZES if n in QUICK else SIZES[::7])]
 )
 def test_noise_of_any_size_is_answered(name, sigma):
     process = ANY_NOISE[name](gaussian(sigma))
