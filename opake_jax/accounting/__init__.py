@@ -24,6 +24,7 @@ from opake_jax.accounting._pld import PLD
 from opake_jax.accounting._poisson import poisson
 from opake_jax.accounting._process import Process, compose, identity, repeat
 from opake_jax.accounting._rdp import RDP
+from opake_jax.accounting._selection import Selection, private_selection
 from opake_jax.accounting._shuffled import shuffled, shuffled_lower_bound
 from opake_jax.accounting._trade_off import GaussianSummary, TradeOff
 from opake_jax.accounting._trajectory import epsilon_trajectory
@@ -39,6 +40,7 @@ __all__ = [
     "GaussianSummary",
     "NeighboringRelation",
     "Process",
+    "Selection",
     "TradeOff",
     "adaclip",
     "advantage_budget",
@@ -61,6 +63,7 @@ __all__ = [
     "one_out_of_t",
     "parallel_poisson",
     "poisson",
+    "private_selection",
     "rdp",
     "repeat",
     "risk_budget",
