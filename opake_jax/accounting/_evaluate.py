@@ -45,7 +45,7 @@ def evaluate_traced(
     """
     leaves, tree = jax.tree.flatten(arguments)
     slots = [i for i, leaf in enumerate(leaves) if is_traced(leaf)]
-    wide = jax.config.jax_enable_x64  # type: ignore[attr-defined]
+    wide = jax.config.jax_enable_x64  # type: ignore[attr-defined, unused-ignore]
     dtype = jnp.float64 if wide else jnp.float32
 
     def in_float64(numbers: Any) -> tuple[jax.Array, ...]:

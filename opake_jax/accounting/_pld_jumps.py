@@ -203,7 +203,8 @@ def _edges(steps: Steps) -> list[float] | None:
     last = float(loss[0])
     often = float(loss[min(np.searchsorted(above, _OFTEN), len(loss) - 1)])
     first = min(max(often, last * _RATIO**-_MOST_EDGES), last / _RATIO)
-    rate = float(above[np.searchsorted(-loss, -first, side="right") - 1]) if last > 0 else math.inf
+    at = int(np.searchsorted(-loss, -first, side="right")) - 1
+    rate = float(above[at]) if last > 0 else math.inf
     if not rate <= _RARE:
         return None
     number = math.ceil(math.log(last / first) / math.log(_RATIO))

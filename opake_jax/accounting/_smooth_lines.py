@@ -106,7 +106,7 @@ class Strip(NamedTuple):
             each = each + b * self.log_cos_p
         if c < 0:
             each = each + c * self.log_cos_q
-        return math.exp(min(float(each.min()), 700.0))
+        return math.exp(min(float(np.min(each)), 700.0))
 
 
 class Line(NamedTuple):

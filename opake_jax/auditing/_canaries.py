@@ -95,7 +95,7 @@ class DiracCanaries:
             found = found + jnp.where(here, value, 0.0)
             start += leaf.size
         require(
-            int(self._coordinates.max(initial=-1)) < start, f"coordinates must be below {start}"
+            int(np.max(self._coordinates, initial=-1)) < start, f"coordinates must be below {start}"
         )
         return found
 

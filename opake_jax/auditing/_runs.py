@@ -211,7 +211,7 @@ def likelihood_ratio(
     p = np.atleast_1d(as_numbers("participation", participation).astype(np.float64))
     p = np.array([1.0 - p[0], p[0]]) if p.size == 1 else p
     require(
-        p.ndim == 1 and bool(np.all(p >= 0)) and abs(p.sum() - 1.0) < 1e-6,
+        p.ndim == 1 and bool(np.all(p >= 0)) and abs(float(p.sum()) - 1.0) < 1e-6,
         f"participation must be a rate or probabilities of sum 1, got {participation!r}",
     )
     times = [(k, float(np.log(q))) for k, q in enumerate(p) if q > 0]

@@ -60,7 +60,7 @@ class UserSampler(Sampler):
             f"user_ids must be a non-empty vector of integers, got shape {ids.shape}, {ids.dtype}",
         )
         _, user, counts = np.unique(ids, return_inverse=True, return_counts=True)
-        largest = int(counts.max())
+        largest = int(np.max(counts))
         columns = largest
         if records_per_user is not None:
             columns = check_count("records_per_user", records_per_user, minimum=1)

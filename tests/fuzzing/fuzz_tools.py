@@ -43,7 +43,7 @@ NO_NUMBERS = (
         np.zeros(0),
         np.array("x"),
         np.complex64(1),
-        np.datetime64("NaT"),
+        np.datetime64("NaT", "s"),
     ),
     *(jnp.ones(1), jnp.array(True)),
 )
