@@ -96,8 +96,9 @@ def epsilon_of(law: Law, leak: float, delta: float) -> tuple[float, float]:
 def beta_of(law: Law, leak: float, alpha: float) -> tuple[float, float]:
     """Returns (lower, upper) around the trade-off function at alpha: the best of the lines at the kinks.
 
-    max over epsilon of 1 - delta(epsilon) - e^epsilon alpha: concave in e^epsilon and linear between kinks, so that
-    a kink is the best, and a ternary search finds it.
+    max over epsilon of 1 - delta(epsilon) - e^epsilon alpha: concave in x = e^epsilon, with the slope Q(L > epsilon) - alpha
+    between kinks, so that the best kink is the first whose tail under Q is at most alpha (Neyman and Pearson). Its
+    neighbours are asked too: the tail is rounded.
     """
     kinks = law.losses
 
@@ -108,13 +109,11 @@ def beta_of(law: Law, leak: float, alpha: float) -> tuple[float, float]:
         value = (1 - leak) * _delta(law, e)
         return 1 - leak - value - math.exp(e) * alpha
 
-    low, high = 0, kinks.size - 1
-    while high - low > 2:
-        a, b = low + (high - low) // 3, high - (high - low) // 3
-        if line(a) < line(b):
-            low = a
-        else:
-            high = b
+    with np.errstate(under="ignore"):
+        masses = (1 - leak) * np.exp(law.log_masses - kinks)
+    tails = np.append(np.cumsum(masses[::-1])[::-1][1:], 0.0)  # of the losses above each kink
+    first = int(np.searchsorted(-tails, -alpha, side="left"))
+    low, high = max(first - 2, 0), min(first + 2, kinks.size - 1)
     best = max(max(line(i) for i in range(low, high + 1)), 0.0)
     slack = _OUTWARD * (1 - leak)
     return max(best - slack, 0.0), min(best + slack, 1 - leak)

@@ -50,7 +50,7 @@ class EpsDelta(Mechanism):
         some = self.epsilon > 0
         one = xp.where(some, self.epsilon, 1.0)
         # Upwards: a product that is off by an ulp moves e^(k epsilon) by k epsilon times as much.
-        ulp = 2.0**-22 if is_traced(self.epsilon) or is_traced(self.delta) else 2.0**-52
+        ulp = 2.0**-46 if is_traced(self.epsilon) or is_traced(self.delta) else 2.0**-52
         with quietly():  # a large group: inf, and delta 1
             slack = ulp * (8 + 4 * size * one)
             growth = xp.where(some, xp.expm1(size * one) / xp.expm1(one), size) * (1 + slack)

@@ -5,7 +5,9 @@ jit. Traced numbers: in the program that traces them, with a derivative that is 
 float64 as well, so that a float32 program can take it in reverse mode.
 """
 
+import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,9 +16,64 @@ import jax.numpy as jnp
 import numpy as np
 
 from opake_jax._checks import is_traced
-from opake_jax.accounting._rounding import to_program
+from opake_jax.accounting._rounding import to_program, to_wide_program
 
-__all__ = ["any_traced", "evaluate_traced", "or_trivial", "quietly"]
+__all__ = [
+    "Grouped",
+    "Product",
+    "any_traced",
+    "evaluate_each",
+    "evaluate_traced",
+    "or_trivial",
+    "quietly",
+]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Product:
+    """A count that is not multiplied yet: in the program's own float it could come out smaller."""
+
+    factors: tuple[Any, ...]
+
+    def settled(self) -> Any:
+        """Returns the product."""
+        return math.prod(self.factors)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Grouped:
+    """A mechanism as a group sees it, once its numbers are in float64."""
+
+    mechanism: Any
+    size: int = dataclasses.field(metadata={"static": True})
+
+    def settled(self) -> Any:
+        """Returns the group's mechanism."""
+        return self.mechanism.grouped(self.size)
+
+    @property
+    def pair_is_tight(self) -> bool:
+        """Returns that of the group's mechanism."""
+        return self.settled().pair_is_tight
+
+    def squared_mu(self) -> Any:
+        """Returns None if the group's mechanism is no Gaussian; the number itself is not to be used."""
+        return self.settled().squared_mu()
+
+    def is_valid(self) -> Any:
+        """Returns: the mechanism's numbers are in range."""
+        return self.mechanism.is_valid()
+
+
+def _settled(tree: Any) -> Any:
+    """Returns the tree with everything computed that waited for float64."""
+
+    def waits(node: Any) -> bool:
+        return isinstance(node, Product | Grouped)
+
+    return jax.tree.map(lambda n: n.settled() if waits(n) else n, tree, is_leaf=waits)
 
 
 def any_traced(tree: Any) -> bool:
@@ -53,12 +110,11 @@ def evaluate_traced(
         for slot, number in zip(slots, numbers, strict=True):
             full[slot] = number
         with quietly():
-            return core(jax.tree.unflatten(tree, full))
+            return core(_settled(jax.tree.unflatten(tree, full)))
 
     def rounded(values: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        if wide:
-            return values
-        return tuple(to_program(v, side) for v, side in zip(values, sides, strict=True))
+        out = to_wide_program if wide else to_program
+        return tuple(out(v, side) for v, side in zip(values, sides, strict=True))
 
     @jax.custom_jvp
     def call(*numbers: jax.Array) -> tuple[jax.Array, ...]:
@@ -113,8 +169,26 @@ def evaluate_traced(
             slopes.append(total)
         return values, tuple(slopes)
 
-    floats = [leaves[i] for i in slots]
-    return call(*[n if jnp.issubdtype(n.dtype, jnp.floating) else n * 1.0 for n in floats])
+    return call(*[leaves[i] for i in slots])
+
+
+def evaluate_each(
+    core: Callable[[Any], tuple[jax.Array, ...]], parts: Any, at: Any, sides: tuple[int, ...]
+) -> tuple[jax.Array, ...]:
+    """Returns `evaluate_traced` of core at (parts, at), or at each entry of a vector `at`.
+
+    A known vector stays in float64; a traced one is exact in the program's float.
+    """
+    if np.ndim(at) == 0:
+        return evaluate_traced(core, (parts, at), sides)
+    if is_traced(at):
+        return jax.vmap(lambda x: evaluate_traced(core, (parts, x), sides))(at)
+
+    def entries(arguments: Any) -> tuple[jax.Array, ...]:
+        parts, at = arguments
+        return jax.lax.map(lambda x: core((parts, x)), jnp.asarray(at))
+
+    return evaluate_traced(entries, (parts, np.asarray(at, np.float64)), sides)
 
 
 @jax.custom_jvp

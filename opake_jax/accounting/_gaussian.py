@@ -12,6 +12,7 @@ from opake_jax.accounting._gaussian_pairs import GaussianMixturePair
 from opake_jax.accounting._pairs import dominating_pairs
 from opake_jax.accounting._process import Mechanism
 from opake_jax.accounting._relations import check_relation
+from opake_jax.accounting._rounding import quotient_below
 from opake_jax.types import NeighboringRelation
 
 __all__ = ["Gaussian", "gaussian"]
@@ -53,7 +54,9 @@ class Gaussian(Mechanism):
 
     def grouped(self, size: int) -> "Gaussian":
         """Returns the Gaussian whose shift is `size` times as large."""
-        return dataclasses.replace(self, noise_multiplier=self.noise_multiplier / size)
+        return dataclasses.replace(
+            self, noise_multiplier=quotient_below(self.noise_multiplier, size)
+        )
 
 
 @dominating_pairs.register

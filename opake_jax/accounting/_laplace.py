@@ -12,6 +12,7 @@ from opake_jax.accounting._laplace_pair import LaplacePair
 from opake_jax.accounting._pairs import dominating_pairs
 from opake_jax.accounting._process import Mechanism
 from opake_jax.accounting._relations import check_relation
+from opake_jax.accounting._rounding import quotient_below
 from opake_jax.types import NeighboringRelation
 
 __all__ = ["Laplace", "laplace"]
@@ -57,7 +58,9 @@ class Laplace(Mechanism):
 
     def grouped(self, size: int) -> "Laplace":
         """Returns the mechanism whose shift is `size` times as large."""
-        return dataclasses.replace(self, noise_multiplier=self.noise_multiplier / size)
+        return dataclasses.replace(
+            self, noise_multiplier=quotient_below(self.noise_multiplier, size)
+        )
 
 
 @dominating_pairs.register

@@ -89,7 +89,11 @@ def mixture_of_gaussians(
     """
     check_real("noise_multiplier", noise_multiplier, remedy="0 means no noise")
     for name, values in (("sensitivities", sensitivities), ("probabilities", probabilities)):
-        if not isinstance(values, Sequence | np.ndarray | jax.Array) or np.ndim(values) != 1:
+        if isinstance(values, np.ndarray | jax.Array):
+            flat = values.ndim == 1
+        else:
+            flat = isinstance(values, list | tuple) and all(np.ndim(value) == 0 for value in values)
+        if not flat:
             raise TypeError(f"{name} must be a sequence of numbers, got {values!r}")
     shifts, chances = tuple(sensitivities), tuple(probabilities)
     require(

@@ -7,8 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from opake_jax._numerics import xp
-from opake_jax.accounting._evaluate import any_traced, evaluate_traced, quietly
+from opake_jax.accounting._evaluate import any_traced, evaluate_each, quietly
 from opake_jax.accounting._pld_levels import Problem
 from opake_jax.accounting._pld_traced import beta_core, delta_core, epsilon_core
 
@@ -36,7 +35,7 @@ class PLD:
     def epsilon_bounds(self, parts: Any, delta: Any) -> tuple[Any, Any]:
         """Returns (lower, upper) around epsilon at `delta`, for parts ((mechanism, count), ...)."""
         if any_traced((parts, delta)):
-            lower, upper = evaluate_traced(epsilon_core, (parts, delta), _OUT)
+            lower, upper = evaluate_each(epsilon_core, parts, delta, _OUT)
             return lower, upper
         with quietly():
             return Problem(parts).epsilon(math.log(delta), self._excess)
@@ -49,7 +48,7 @@ class PLD:
     def delta_bounds(self, parts: Any, epsilon: Any) -> tuple[Any, Any]:
         """Returns (lower, upper) around delta at `epsilon`."""
         if any_traced((parts, epsilon)):
-            lower, upper = evaluate_traced(delta_core, (parts, epsilon), _OUT)
+            lower, upper = evaluate_each(delta_core, parts, epsilon, _OUT)
             return lower, upper
 
         def excess(lower: float, upper: float) -> float:
@@ -66,10 +65,11 @@ class PLD:
         """
         if any_traced((parts, counts, delta)):
 
-            def one(count: Any) -> Any:
-                return self.epsilon_bounds([(m, times * count) for m, times in parts], delta)
+            def repeated(arguments: Any) -> Any:
+                (parts, delta), count = arguments
+                return epsilon_core((tuple((m, times * count) for m, times in parts), delta))
 
-            lower, upper = jax.vmap(one)(xp.asarray(counts))
+            lower, upper = evaluate_each(repeated, (parts, delta), counts, _OUT)
             return lower, upper
         counts = np.asarray(counts, np.float64)
         with quietly():
@@ -83,7 +83,7 @@ class PLD:
         looser: ten times `rtol` will do.
         """
         if any_traced((parts, alpha)):
-            lower, upper = evaluate_traced(beta_core, (parts, alpha), _OUT)
+            lower, upper = evaluate_each(beta_core, parts, alpha, _OUT)
             return lower, upper
 
         def excess(lower: float, upper: float) -> float:

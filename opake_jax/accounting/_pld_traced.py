@@ -22,6 +22,7 @@ from opake_jax.accounting._pld_tilt import (
     rough_log_delta,
 )
 from opake_jax.accounting._pld_trade_off import beta_bounds, rest_on
+from opake_jax.accounting._rounding import delta_above
 
 __all__ = ["beta_core", "delta_core", "epsilon_core", "steps_of"]
 
@@ -104,7 +105,7 @@ def delta_core(arguments: Any) -> tuple[xp.Array, xp.Array]:
     nothing = counts == 0
     return (
         xp.where(nothing, 0.0, _or_else(xp.exp(xp.max(lower)) * (1 - 4e-16), 0.0)),
-        xp.where(nothing, 0.0, _or_else(xp.minimum(xp.exp(xp.max(upper)) * (1 + 4e-16), 1.0), 1.0)),
+        xp.where(nothing, 0.0, _or_else(delta_above(xp.max(upper)), 1.0)),
     )
 
 

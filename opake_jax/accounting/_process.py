@@ -7,12 +7,14 @@ are static.
 """
 
 import dataclasses
+import math
 from typing import Any, ClassVar
 
 import jax
 import numpy as np
 
 from opake_jax._checks import check_count, is_traced
+from opake_jax.accounting._evaluate import Product, any_traced
 from opake_jax.accounting._queries import Queries
 from opake_jax.types import NeighboringRelation
 
@@ -38,7 +40,7 @@ class Process(Queries):
             if count == 0:
                 return identity()
             count = float(count)
-        return _composition([(mechanism, times * count) for mechanism, times in self.parts])
+        return _composition([(mechanism, _times(times, count)) for mechanism, times in self.parts])
 
     __rmul__ = __mul__
 
@@ -165,11 +167,21 @@ def compose(*processes: Process) -> Process:
 def _composition(parts: list[tuple[Mechanism, Any]]) -> Process:
     """Returns the composition of the parts, equal mechanisms merged."""
     merged: dict[Any, tuple[Mechanism, Any]] = {}
-    for mechanism, count in parts:
-        key = _key(mechanism)
-        first, times = merged.get(key, (mechanism, 0.0))
-        merged[key] = (first, times + count)
+    for i, (mechanism, count) in enumerate(parts):
+        # Counts that are not known yet stay apart: their sum in the program's float could come out smaller.
+        key = i if any_traced(count) else _key(mechanism)
+        first, times = merged.get(key, (mechanism, None))
+        merged[key] = (first, count if times is None else times + count)
     return Composition(tuple(m for m, _ in merged.values()), tuple(c for _, c in merged.values()))
+
+
+def _times(count: Any, more: Any) -> Any:
+    """Returns the product of two counts; one with a tracer is kept as its factors."""
+    factors = [f for c in (count, more) for f in (c.factors if isinstance(c, Product) else (c,))]
+    traced = [f for f in factors if is_traced(f)]
+    known = math.prod(float(f) for f in factors if not is_traced(f))
+    factors = traced if known == 1.0 and traced else [known, *traced]
+    return factors[0] if len(factors) == 1 else Product(tuple(factors))
 
 
 def _key(mechanism: Mechanism) -> Any:

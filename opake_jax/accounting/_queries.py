@@ -9,16 +9,23 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from opake_jax._checks import check_count, check_probability, check_real, is_traced
 from opake_jax._numerics import xp
 from opake_jax.accounting import _discrete, _mu_gdp
-from opake_jax.accounting._evaluate import any_traced, evaluate_traced, or_trivial, quietly
+from opake_jax.accounting._evaluate import (
+    Grouped,
+    Product,
+    any_traced,
+    evaluate_each,
+    evaluate_traced,
+    or_trivial,
+    quietly,
+)
 from opake_jax.accounting._pld import PLD
-from opake_jax.accounting._rounding import outward
+from opake_jax.accounting._rounding import delta_above, outward
 from opake_jax.accounting._trade_off import (
     LINES,
     GaussianSummary,
@@ -193,6 +200,8 @@ class Queries:
         size = check_count("group_size", group_size, minimum=1)
         if size == 1:
             return self.parts
+        if any_traced(self.parts):
+            return tuple((Grouped(mechanism, size), count) for mechanism, count in self.parts)
         return tuple((mechanism.grouped(size), count) for mechanism, count in self.parts)
 
     def _answer(
@@ -207,7 +216,11 @@ class Queries:
         accountant = PLD() if accountant is None else _check_accountant(accountant)
         tight = all(mechanism.pair_is_tight for mechanism, _ in parts)
         if any_traced((parts, at)):
-            lower, upper = _each_traced(lambda x: question(parts, x, accountant), at)
+            at = jnp.stack([jnp.asarray(x) for x in at]) if isinstance(at, list | tuple) else at
+            flat = at if np.ndim(at) == 0 else at.ravel()
+            lower, upper = question(parts, flat, accountant)
+            if np.ndim(at) > 0:
+                lower, upper = (jnp.reshape(side, np.shape(at)) for side in (lower, upper))
         elif np.ndim(at) == 0:
             lower, upper = question(parts, float(at), accountant)
         else:
@@ -230,7 +243,7 @@ def _check_accountant(accountant: Any) -> Any:
 
 def _check_entries(name: str, value: Any, check: Callable[[str, Any], Any]) -> None:
     """Checks a number, or every entry of a concrete array or list."""
-    if is_traced(value):
+    if any_traced(value):
         return
     if np.ndim(value) == 0:
         check(name, value)
@@ -242,26 +255,18 @@ def _check_entries(name: str, value: Any, check: Callable[[str, Any], Any]) -> N
         check(name, entry)
 
 
-def _each_traced(ask: Callable[[Any], Bounds], at: Any) -> Bounds:
-    if np.ndim(at) == 0:
-        return ask(at)
-    flat = jnp.ravel(jnp.asarray(at))
-    lower, upper = jax.vmap(ask)(flat)
-    return lower.reshape(np.shape(at)), upper.reshape(np.shape(at))
-
-
 def _epsilon(parts: Any, delta: Any, accountant: Any) -> Bounds:
     lower: Any
     upper: Any
     if any_traced((parts, delta)):
         if _all_gaussian(parts, accountant):
-            lower, upper = evaluate_traced(
-                lambda a: _mu_gdp.epsilon(_mu(a[0]), jnp.log(a[1])), (parts, delta), _OUT
+            lower, upper = evaluate_each(
+                lambda a: _mu_gdp.epsilon(_mu(a[0]), jnp.log(a[1])), parts, delta, _OUT
             )
         else:
             lower, upper = accountant.epsilon_bounds(parts, delta)
         valid = _traced_validity(parts) & (delta >= 0) & (delta < 1)
-        return or_trivial(valid, lower, 0.0), or_trivial(valid, upper, jnp.inf)
+        return _valid_ends(valid, lower, upper, jnp.inf)
     known = _concrete(parts)
     if delta < known.infinite_mass:
         return math.inf, math.inf
@@ -285,13 +290,13 @@ def _delta(parts: Any, epsilon: Any, accountant: Any) -> Bounds:
     upper: Any
     if any_traced((parts, epsilon)):
         if _all_gaussian(parts, accountant):
-            lower, upper = evaluate_traced(
-                lambda a: _gaussian_delta(_mu(a[0]), a[1]), (parts, epsilon), _OUT
+            lower, upper = evaluate_each(
+                lambda a: _gaussian_delta(_mu(a[0]), a[1]), parts, epsilon, _OUT
             )
         else:
             lower, upper = accountant.delta_bounds(parts, epsilon)
         valid = _traced_validity(parts) & (epsilon >= 0)
-        return or_trivial(valid, lower, 0.0), or_trivial(valid, upper, 1.0)
+        return _valid_ends(valid, lower, upper, 1.0)
     known = _concrete(parts)
     if epsilon >= known.largest_loss or known.infinite_mass == 1:
         return known.infinite_mass, known.infinite_mass
@@ -313,13 +318,13 @@ def _beta(parts: Any, alpha: Any, accountant: Any) -> Bounds:
     upper: Any
     if any_traced((parts, alpha)):
         if _all_gaussian(parts, accountant):
-            lower, upper = evaluate_traced(
-                lambda a: _mu_gdp.beta(_mu(a[0]), a[1]), (parts, alpha), _OUT
+            lower, upper = evaluate_each(
+                lambda a: _mu_gdp.beta(_mu(a[0]), a[1]), parts, alpha, _OUT
             )
         else:
             lower, upper = accountant.beta_bounds(parts, alpha)
         valid = _traced_validity(parts) & (alpha >= 0) & (alpha <= 1)
-        return or_trivial(valid, lower, 0.0), or_trivial(valid, upper, 1.0)
+        return _valid_ends(valid, lower, upper, 1.0)
     known = _concrete(parts)
     if alpha == 1 or known.infinite_mass == 1:
         return 0.0, 0.0
@@ -340,15 +345,40 @@ def _beta(parts: Any, alpha: Any, accountant: Any) -> Bounds:
 
 def _risk(parts: Any, prior: Any, accountant: Any) -> Bounds:
     if any_traced((parts, prior)):
+        # Each step in float64 and rounded to the private side: a smaller epsilon, a larger delta, a smaller error.
+        if is_traced(prior):
+            odds = evaluate_traced(lambda p: (_log_odds(p),), prior, (-1,))[0]
+        else:
+            with quietly():
+                odds = _log_odds(np.asarray(prior, np.float64))
+        upper = _delta(parts, odds, accountant)[1]
+        risk = evaluate_traced(lambda a: (_bayes_error(*a),), (prior, upper), (-1,))[0]
         smaller = jnp.minimum(prior, 1 - jnp.asarray(prior))
-        odds = jnp.abs(jnp.log(smaller) - jnp.log1p(-smaller))
-        lower, upper = _delta(parts, odds, accountant)
-        return smaller * (1 - upper), smaller * (1 - lower)
+        possible = (smaller > 0) & ~jnp.isnan(risk)
+        return or_trivial(possible, risk, 0.0), smaller
     smaller = min(prior, 1 - prior)
     if smaller == 0:
         return 0.0, 0.0
     lower, upper = _delta(parts, math.log1p(-smaller) - math.log(smaller), accountant)
     return _outward(smaller * (1 - upper), smaller * (1 - lower))
+
+
+def _log_odds(prior: Any) -> Any:
+    """Returns |log(prior / (1 - prior))|, at most."""
+    smaller = xp.minimum(prior, 1 - prior)
+    return (xp.log1p(-smaller) - xp.log(smaller)) * (1 - 1e-15)
+
+
+def _bayes_error(prior: Any, delta: Any) -> Any:
+    return xp.minimum(prior, 1 - prior) * (1 - delta) * (1 - 1e-15)
+
+
+def _valid_ends(valid: Any, lower: Any, upper: Any, most: Any) -> Bounds:
+    """Returns both ends, or the trivial ones where numbers are out of range or an end is no number."""
+    return (
+        or_trivial(valid & ~jnp.isnan(lower), lower, 0.0),
+        or_trivial(valid & ~jnp.isnan(upper), upper, most),
+    )
 
 
 def _outward(lower: Any, upper: Any) -> tuple[float, float]:
@@ -369,17 +399,21 @@ def ask_trajectory(parts: Any, counts: Any, delta: Any, accountant: Any) -> Any:
     """Returns epsilon at delta after `counts` repetitions of the parts, [counts]."""
     accountant = PLD() if accountant is None else _check_accountant(accountant)
     if any_traced((parts, counts, delta)):
+        upper: Any
         if _all_gaussian(parts, accountant):
 
-            def closed(count: Any) -> Any:
+            def closed(arguments: Any) -> Any:
+                (parts, delta), count = arguments
                 some = tuple((mechanism, times * count) for mechanism, times in parts)
-                return _epsilon(some, delta, accountant)[1]
+                return _mu_gdp.epsilon(_mu(some), jnp.log(delta))
 
-            return jax.vmap(closed)(counts)
-        upper = accountant.epsilon_trajectory(parts, counts, delta)[1]
+            upper = evaluate_each(closed, (parts, delta), counts, _OUT)[1]
+        else:
+            upper = accountant.epsilon_trajectory(parts, counts, delta)[1]
         valid = _traced_validity(parts) & (counts >= 0) & (jnp.floor(counts) == counts)
         valid &= (delta >= 0) & (delta < 1)
-        return or_trivial(valid, jnp.where(counts == 0, 0.0, upper), jnp.inf)
+        upper = jnp.where(counts == 0, 0.0, upper)
+        return or_trivial(valid & ~jnp.isnan(upper), upper, jnp.inf)
     known = _concrete(parts)
     easy = _all_gaussian(known.parts, accountant) or _law(known, accountant) is not None
     if easy or delta == 0 or known.infinite_mass > 0:
@@ -388,7 +422,7 @@ def ask_trajectory(parts: Any, counts: Any, delta: Any, accountant: Any) -> Any:
             for count in counts
         ]
         return np.array(each, np.float64)
-    upper = np.zeros(len(counts))
+    upper = np.zeros(len(counts), np.float64)
     some = counts > 0
     if np.any(some):
         found = accountant.epsilon_trajectory(known.parts, counts[some], float(delta))[1]
@@ -440,14 +474,16 @@ def _traced_validity(parts: Any) -> Any:
     """Returns a boolean: every number lies where its factory wants it."""
     valid = jnp.asarray(True)
     for mechanism, count in parts:
-        count = jnp.asarray(count)
-        valid = valid & mechanism.is_valid() & (count >= 0) & (jnp.floor(count) == count)
+        valid = valid & mechanism.is_valid()
+        for factor in count.factors if isinstance(count, Product) else (count,):
+            factor = jnp.asarray(factor)
+            valid = valid & (factor >= 0) & (jnp.floor(factor) == factor)
     return valid
 
 
 def _gaussian_delta(mu: Any, epsilon: Any) -> tuple[xp.Array, xp.Array]:
     lower, upper = _mu_gdp.log_delta(mu, epsilon)
-    return xp.exp(lower) * (1 - 1e-15), xp.minimum(xp.exp(upper) * (1 + 1e-15), 1.0)
+    return xp.exp(lower) * (1 - 1e-15), delta_above(upper)
 
 
 def _run(question: Any, *arguments: float) -> tuple[float, float]:

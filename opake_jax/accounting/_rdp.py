@@ -10,9 +10,10 @@ import numpy as np
 
 from opake_jax._numerics import xp
 from opake_jax.accounting._conversion import epsilons_of, log_deltas_of
-from opake_jax.accounting._evaluate import any_traced, evaluate_traced, quietly
+from opake_jax.accounting._evaluate import any_traced, evaluate_each, evaluate_traced, quietly
 from opake_jax.accounting._pld_levels import Problem
 from opake_jax.accounting._pld_tilt import Query
+from opake_jax.accounting._rounding import delta_above
 
 __all__ = ["RDP"]
 
@@ -90,12 +91,16 @@ class RDP:
 
     def _ask(self, core: Any, parts: Any, at: Any) -> Any:
         orders = None if self.orders is None else np.asarray(self.orders)
-        args = (parts, orders, at)
-        if any_traced(args):
+        if any_traced((parts, at)):
+
+            def asked(arguments: Any) -> Any:
+                (parts, orders), at = arguments
+                return (core(parts, orders, at),)
+
             side = -1 if core is _beta else +1
-            return evaluate_traced(lambda a: (core(*a),), args, (side,))[0]
+            return evaluate_each(asked, (parts, orders), at, (side,))[0]
         with quietly():
-            return float(core(*_wide(args)))
+            return float(core(*_wide((parts, orders, at))))
 
 
 def _wide(args: Any) -> Any:
@@ -178,7 +183,7 @@ def _epsilon(parts: Any, orders: Any, delta: Any) -> xp.Array:
 def _delta(parts: Any, orders: Any, epsilon: Any) -> xp.Array:
     query = Query(-1.0, epsilon, False, 1.0)
     value = _refined(parts, orders, lambda r, a: log_deltas_of(r, a, epsilon), query)
-    return xp.where(epsilon >= 0, xp.exp(value), xp.nan)
+    return xp.where(epsilon >= 0, delta_above(value), xp.nan)
 
 
 def _beta(parts: Any, orders: Any, alpha: Any) -> xp.Array:
