@@ -193,6 +193,9 @@ class Queries:
           group_size: of the privacy unit, a whole number of at least 1.
         """
         alpha = default_alphas() if alpha is None else alpha
+        if any_traced(self.parts) and not any_traced(alpha):
+            # They leave the program in its own float: beta must be that of what leaves it.
+            alpha = np.asarray(alpha).astype(jnp.result_type(float)).astype(np.float64)
         return TradeOff(alpha, self.beta_at(alpha, accountant=accountant, group_size=group_size))
 
     def _parts_of(self, group_size: int) -> Any:
