@@ -251,7 +251,7 @@ MUTANTS = (
         ("accounting/test_rdp.py::test_a_float32_program_gets_the_same_value_rounded_up",),
     ),
     Mutant(
-        "last_phase_counts", "R39", "accounting/_process.py", "merged[key] = (first, times + count)", "merged[key] = (first, count)",
+        "last_phase_counts", "R39", "accounting/_process.py", "count if times is None else times + count", "count",
         (REPORTS + "test_phases_of_one_mechanism_are_its_sum", ACCOUNTING + "test_phases_in_any_order_and_cut_anywhere_cost_the_same"),
     ),
     Mutant(
@@ -348,6 +348,18 @@ MUTANTS = (
     Mutant(
         "taking_part_costs_nothing", "A20", "accounting/_pld_apart.py", "c = counts @ np.log(p[1:]) + ", "c = 0 * counts.sum(1) + ",
         ("accounting/test_apart.py::test_one_step_is_its_closed_form",),
+    ),
+    Mutant(
+        "groups_in_the_programs_float", "A21", "accounting/_queries.py", "        if any_traced(self.parts):\n            return tuple((Grouped", "        if False:\n            return tuple((Grouped",
+        ("accounting/test_traced.py::test_a_group_is_formed_in_float64",),
+    ),
+    Mutant(
+        "counts_in_the_programs_float", "A21", "accounting/_process.py", "    factors = traced if known", "    return count * more\n    factors = traced if known",
+        ("accounting/test_traced.py::test_counts_are_multiplied_and_added_in_float64",),
+    ),
+    Mutant(
+        "free_choice", "A22", "accounting/_selection.py", "(1 + self.shape) * (math.log(b)", "(math.log(b)",
+        ("accounting/test_selection.py::test_it_is_exact_for_pure_mechanisms",),
     ),
 )  # fmt: skip
 
