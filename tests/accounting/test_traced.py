@@ -29,10 +29,8 @@ def test_a_known_array_of_questions_stays_in_float64():
     alphas = np.array([1e-50, 1e-40, 1e-3, 0.3])
     for make in (gaussian, lambda s: poisson(gaussian(s), 0.5) * 2):
         _, up, _ = make(float(np.float32(0.05))).beta_bounds(alphas)
-        found = jax.jit(lambda s, m=make: m(s).beta_at(alphas))(0.05)
-        assert np.all(np.asarray(found, np.float64) <= up)
         found = jax.jit(lambda s, m=make: m(s).beta_at(alphas.reshape(2, 2)))(0.05)
-        assert found.shape == (2, 2)
+        assert np.all(np.asarray(found, np.float64).ravel() <= up)
     epsilons = np.linspace(0.1, 9.1, 7)
     found = np.asarray(jax.jit(lambda s: gaussian(s).delta_at(epsilons))(1.0), np.float64)
     exact = [gaussian_delta(1, e) for e in epsilons]
@@ -40,8 +38,6 @@ def test_a_known_array_of_questions_stays_in_float64():
     deltas = 10.0 ** np.linspace(-12, -1, 7)
     found = np.asarray(jax.jit(lambda s: gaussian(s).epsilon_at(deltas))(1.0), np.float64)
     assert np.all(found >= gaussian(1.0).epsilon_bounds(deltas)[0])
-    found = jax.jit(lambda s: gaussian(s).epsilon_at(deltas, accountant=RDP()))(1.0)
-    assert np.all(np.asarray(found, np.float64) >= gaussian(1.0).epsilon_bounds(deltas)[0])
     curve = jax.jit(lambda s: gaussian(s).trade_off_curve())(0.3)
     _, up, _ = gaussian(float(np.float32(0.3))).beta_bounds(np.asarray(curve.alpha))
     assert np.all(np.asarray(curve.beta, np.float64) <= up)
@@ -83,13 +79,10 @@ def test_a_group_of_an_eps_delta_mechanism_is_formed_in_float64():
     )
     truth = 7 * float(np.float32(0.1))
     assert lower <= truth <= upper <= truth * (1 + 3e-7)
-    for size in (1, 5):
-        parallel = jax.jit(
-            lambda s, q, k=size: (poisson(gaussian(s), q) * 50).epsilon_at(1e-6, group_size=k)
-        )(1.5, 0.02)
-        s, q = float(np.float32(1.5)), float(np.float32(0.02))
-        known = (poisson(gaussian(s), q) * 50).epsilon_bounds(1e-6, group_size=size)
-        assert known[0] <= parallel <= known[1] * 1.001
+    ask = jax.jit(lambda s, q: (poisson(gaussian(s), q) * 50).epsilon_at(1e-6, group_size=5))
+    s, q = float(np.float32(1.5)), float(np.float32(0.02))
+    known = (poisson(gaussian(s), q) * 50).epsilon_bounds(1e-6, group_size=5)
+    assert known[0] <= ask(1.5, 0.02) <= known[1] * 1.001
 
 
 @pytest.mark.parametrize("relation", list(NeighboringRelation))
@@ -126,16 +119,12 @@ def test_counts_are_multiplied_and_added_in_float64():
     step = (gaussian(10.0) * 15).epsilon_at(1e-5) - (gaussian(10.0) * 9).epsilon_at(1e-5)
     assert slope == pytest.approx(step / 2, rel=0.02)
     counts = np.array([0, 1, 2**24 + 1])
-    for accountant in (None, RDP()):
+    for accountant in (None, RDP(orders=(1.5, 8.0, 1e4))):
         found = jax.jit(
             lambda s, a=accountant: acc.epsilon_trajectory(gaussian(s), counts, 1e-5, accountant=a)
         )(1e4)
         least = [(gaussian(1e4) * int(n)).epsilon_bounds(1e-5)[0] for n in counts]
         assert np.all(np.asarray(found, np.float64) >= least)
-    found = jax.jit(lambda s: acc.epsilon_trajectory(poisson(gaussian(s), 0.1), [1, 30], 1e-5))(1.0)
-    for n, value in zip((1, 30), found, strict=True):
-        low, up, _ = (poisson(gaussian(1.0), 0.1) * n).epsilon_bounds(1e-5)
-        assert low <= value <= up * 1.001
 
 
 @pytest.mark.parametrize("wide", [False, True])
@@ -181,20 +170,23 @@ def test_answers_of_a_float64_program_stay_bounds_after_a_cast_to_float32():
 def test_a_traced_delta_is_never_nothing(wide):
     """0 would claim pure DP."""
     with jax.enable_x64(wide):
-        for accountant in (None, RDP()):
+        orders = RDP(orders=(2.0, 50.0, 1e3))
+        for accountant in (None, orders):
             ask = jax.jit(lambda s, a=accountant: gaussian(s).delta_at(100.0, accountant=a))
             assert 0 < ask(1.0) <= SMALLEST
-        assert 0 < jax.jit(lambda s: (poisson(gaussian(s), 0.1) * 3).delta_at(300.0))(1.0) <= 1e-30
+        if not wide:  # the same program
+            ask = jax.jit(lambda s: (poisson(gaussian(s), 0.1) * 3).delta_at(300.0))
+            assert 0 < ask(1.0) <= 1e-30
         assert jax.jit(lambda s: laplace(s).delta_at(2.0))(1.0) == 0.0
         assert jax.jit(lambda n: (gaussian(1.0) * n).delta_at(1.0))(0.0) == 0.0
 
 
-@pytest.mark.parametrize("epsilon", [1e16, 1e30, math.inf])
-def test_a_question_beyond_all_numbers_gets_the_private_side(epsilon):
-    for make in (gaussian, lambda s: poisson(gaussian(s), 0.1) * 3):
-        for accountant in (None, RDP()):
-            ask = jax.jit(lambda e, m=make, a=accountant: m(1.0).delta_at(e, accountant=a))
-            assert 0 <= ask(epsilon) <= 1
+@pytest.mark.parametrize("accountant", [None, RDP(orders=(2.0, 50.0))])
+@pytest.mark.parametrize("process", [gaussian(1.0), poisson(gaussian(1.0), 0.1) * 3])
+def test_a_question_beyond_all_numbers_gets_the_private_side(process, accountant):
+    ask = jax.jit(lambda e: process.delta_at(e, accountant=accountant))
+    for epsilon in (1e16, 1e30, math.inf):
+        assert 0 <= ask(epsilon) <= 1
 
 
 def test_the_trade_off_of_many_randomised_responses():

@@ -182,7 +182,7 @@ def test_a_likelihood_ratio_is_refused_or_finite(noise, participation, unit):
         assert statistic(jnp.zeros((2, 3))).shape == (3,)
 
 
-@pytest.mark.parametrize("counts", [(2_000_000, 2_000_000, 1_995_000), (10**6, 10**6, 10**6)])
+@pytest.mark.parametrize("counts", [(2_000_000, 2_000_000, 1_995_000)])
 @pytest.mark.slow  # much computing, little compiling
 def test_large_games_end(counts):
     epsilon, error = answer(lambda: auditing.one_run_epsilon(*counts, delta=1e-5), seconds=30)

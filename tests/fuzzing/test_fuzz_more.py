@@ -14,7 +14,7 @@ import opake_jax.accounting as acc
 pytestmark = pytest.mark.slow
 
 
-@fuzz(40)
+@fuzz(25)
 @given(n=settings_of_dp_sgd())
 def test_many_extreme_settings(n):
     check(poisson(n), n["delta"])
