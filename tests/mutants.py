@@ -251,7 +251,7 @@ MUTANTS = (
         ("accounting/test_rdp.py::test_a_float32_program_gets_the_same_value_rounded_up",),
     ),
     Mutant(
-        "last_phase_counts", "R39", "accounting/_process.py", "count if times is None else times + count", "count",
+        "last_phase_counts", "R39", "accounting/_process.py", "(first, _plus(times, count))", "(first, count)",
         (REPORTS + "test_phases_of_one_mechanism_are_its_sum", ACCOUNTING + "test_phases_in_any_order_and_cut_anywhere_cost_the_same"),
     ),
     Mutant(
@@ -354,7 +354,7 @@ MUTANTS = (
         ("accounting/test_traced.py::test_a_group_is_formed_in_float64",),
     ),
     Mutant(
-        "counts_in_the_programs_float", "A21", "accounting/_process.py", "    factors = traced if known", "    return count * more\n    factors = traced if known",
+        "counts_in_the_programs_float", "A21", "accounting/_process.py", "    count, more = _in_program(count), _in_program(more)", "    return count * more",
         ("accounting/test_traced.py::test_counts_are_multiplied_and_added_in_float64",),
     ),
     Mutant(

@@ -7,7 +7,6 @@ float64 as well, so that a float32 program can take it in reverse mode.
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -20,25 +19,13 @@ from opake_jax.accounting._rounding import to_program, to_wide_program
 
 __all__ = [
     "Grouped",
-    "Product",
     "any_traced",
+    "ask_each",
     "evaluate_each",
     "evaluate_traced",
     "or_trivial",
     "quietly",
 ]
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Product:
-    """A count that is not multiplied yet: in the program's own float it could come out smaller."""
-
-    factors: tuple[Any, ...]
-
-    def settled(self) -> Any:
-        """Returns the product."""
-        return math.prod(self.factors)
 
 
 @jax.tree_util.register_dataclass
@@ -71,7 +58,7 @@ def _settled(tree: Any) -> Any:
     """Returns the tree with everything computed that waited for float64."""
 
     def waits(node: Any) -> bool:
-        return isinstance(node, Product | Grouped)
+        return isinstance(node, Grouped)
 
     return jax.tree.map(lambda n: n.settled() if waits(n) else n, tree, is_leaf=waits)
 
@@ -189,6 +176,25 @@ def evaluate_each(
         return jax.lax.map(lambda x: core((parts, x)), jnp.asarray(at))
 
     return evaluate_traced(entries, (parts, np.asarray(at, np.float64)), sides)
+
+
+def ask_each(ask: Callable[[Any], Any], at: Any) -> tuple[Any, Any]:
+    """Returns (lower, upper) of a question at a number, an array or a list, something in it or beside it traced."""
+    if is_traced(at):
+        flat = at.ravel() if at.ndim else at
+    elif any_traced(at):  # a list: what is known in it stays in float64
+        ends = [ask(x) if is_traced(x) else ask(float(x)) for x in at]
+        lower, upper = (
+            jnp.stack([jnp.asarray(end) for end in side]) for side in zip(*ends, strict=True)
+        )
+        return lower, upper
+    else:
+        at = np.asarray(at, np.float64)
+        flat = at.ravel() if at.ndim else float(at)
+    if np.size(flat) == 0:
+        return jnp.zeros(np.shape(at)), jnp.zeros(np.shape(at))
+    lower, upper = ask(flat)
+    return jnp.reshape(lower, np.shape(at)), jnp.reshape(upper, np.shape(at))
 
 
 @jax.custom_jvp

@@ -92,7 +92,8 @@ def mixture_of_gaussians(
         if isinstance(values, np.ndarray | jax.Array):
             flat = values.ndim == 1
         else:
-            flat = isinstance(values, list | tuple) and all(np.ndim(value) == 0 for value in values)
+            flat = isinstance(values, Sequence) and not isinstance(values, str)
+            flat = flat and all(np.ndim(value) == 0 for value in values)
         if not flat:
             raise TypeError(f"{name} must be a sequence of numbers, got {values!r}")
     shifts, chances = tuple(sensitivities), tuple(probabilities)

@@ -7,14 +7,14 @@ are static.
 """
 
 import dataclasses
-import math
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from opake_jax._checks import check_count, is_traced
-from opake_jax.accounting._evaluate import Product, any_traced
+from opake_jax.accounting._evaluate import any_traced
 from opake_jax.accounting._queries import Queries
 from opake_jax.types import NeighboringRelation
 
@@ -167,21 +167,41 @@ def compose(*processes: Process) -> Process:
 def _composition(parts: list[tuple[Mechanism, Any]]) -> Process:
     """Returns the composition of the parts, equal mechanisms merged."""
     merged: dict[Any, tuple[Mechanism, Any]] = {}
-    for i, (mechanism, count) in enumerate(parts):
-        # Counts that are not known yet stay apart: their sum in the program's float could come out smaller.
-        key = i if any_traced(count) else _key(mechanism)
-        first, times = merged.get(key, (mechanism, None))
-        merged[key] = (first, count if times is None else times + count)
+    for mechanism, count in parts:
+        key = _key(mechanism)
+        first, times = merged.get(key, (mechanism, 0.0))
+        merged[key] = (first, _plus(times, count))
     return Composition(tuple(m for m, _ in merged.values()), tuple(c for _, c in merged.values()))
 
 
 def _times(count: Any, more: Any) -> Any:
-    """Returns the product of two counts; one with a tracer is kept as its factors."""
-    factors = [f for c in (count, more) for f in (c.factors if isinstance(c, Product) else (c,))]
-    traced = [f for f in factors if is_traced(f)]
-    known = math.prod(float(f) for f in factors if not is_traced(f))
-    factors = traced if known == 1.0 and traced else [known, *traced]
-    return factors[0] if len(factors) == 1 else Product(tuple(factors))
+    """Returns the product of two counts; a traced one is not below it, and NaN unless both are whole."""
+    if not any_traced((count, more)):
+        return count * more
+    count, more = _in_program(count), _in_program(more)
+    whole = (count >= 0) & (more >= 0) & (jnp.floor(count) == count) & (jnp.floor(more) == more)
+    return jnp.where(whole, _upwards(count * more), jnp.nan)
+
+
+def _plus(count: Any, more: Any) -> Any:
+    """Returns the sum of two counts; a traced one is not below it."""
+    if not any_traced((count, more)):
+        return count + more
+    return _upwards(_in_program(count) + _in_program(more))
+
+
+def _in_program(count: Any) -> jax.Array:
+    """Returns a count in the program's float, not below it."""
+    dtype = jnp.result_type(float)
+    value = jnp.asarray(count)
+    return value if value.dtype == dtype and is_traced(count) else _upwards(value.astype(dtype))
+
+
+def _upwards(count: jax.Array) -> jax.Array:
+    """Returns the next float where whole numbers were rounded: above 2^24 in float32."""
+    still = jax.lax.stop_gradient(count)
+    beyond = jnp.nextafter(still, jnp.inf) - still
+    return count + jnp.where(count >= 1 / jnp.finfo(count.dtype).epsneg, beyond, 0)
 
 
 def _key(mechanism: Mechanism) -> Any:

@@ -17,8 +17,8 @@ from opake_jax._numerics import xp
 from opake_jax.accounting import _discrete, _mu_gdp
 from opake_jax.accounting._evaluate import (
     Grouped,
-    Product,
     any_traced,
+    ask_each,
     evaluate_each,
     evaluate_traced,
     or_trivial,
@@ -219,11 +219,7 @@ class Queries:
         accountant = PLD() if accountant is None else _check_accountant(accountant)
         tight = all(mechanism.pair_is_tight for mechanism, _ in parts)
         if any_traced((parts, at)):
-            at = jnp.stack([jnp.asarray(x) for x in at]) if isinstance(at, list | tuple) else at
-            flat = at if np.ndim(at) == 0 else at.ravel()
-            lower, upper = question(parts, flat, accountant)
-            if np.ndim(at) > 0:
-                lower, upper = (jnp.reshape(side, np.shape(at)) for side in (lower, upper))
+            lower, upper = ask_each(lambda x: question(parts, x, accountant), at)
         elif np.ndim(at) == 0:
             lower, upper = question(parts, float(at), accountant)
         else:
@@ -478,9 +474,8 @@ def _traced_validity(parts: Any) -> Any:
     valid = jnp.asarray(True)
     for mechanism, count in parts:
         valid = valid & mechanism.is_valid()
-        for factor in count.factors if isinstance(count, Product) else (count,):
-            factor = jnp.asarray(factor)
-            valid = valid & (factor >= 0) & (jnp.floor(factor) == factor)
+        count = jnp.asarray(count)
+        valid = valid & (count >= 0) & (jnp.floor(count) == count)
     return valid
 
 

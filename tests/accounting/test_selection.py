@@ -168,6 +168,12 @@ def test_long_searches_are_drawn_too():
     drawn = [search.draw_num_runs(key(i)) for i in range(50)]
     assert stats.kstest(drawn, stats.geom(1e-4).cdf).pvalue > 1e-6
     assert private_selection(TRAINING, 1).draw_num_runs(key(0)) == 1
+    # Shapes whose gamma^-eta no float holds, and whose first runs are all but impossible.
+    for mean, eta in ((1e4, 200.0), (2000, 1000.0)):
+        search = private_selection(TRAINING, mean, shape=eta)
+        law = stats.nbinom(eta, math.exp(-search.log_inverse_gamma))
+        drawn = [search.draw_num_runs(key(i)) for i in range(30)]
+        assert stats.kstest(drawn, law.cdf).pvalue > 1e-6
 
 
 def test_bad_searches_are_refused_by_name():

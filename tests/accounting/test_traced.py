@@ -47,6 +47,11 @@ def test_questions_may_be_a_list_of_tracers():
     found = jax.jit(lambda d: gaussian(1.0).epsilon_at([d, 2 * d]))(1e-5)
     assert found.shape == (2,)
     assert found[0] > found[1]
+    tiny = jnp.bfloat16(0.01)  # it does not round the numbers beside it
+    found = jax.jit(lambda d: (gaussian(3.0) * 4).epsilon_at([d, 1.005e-3]))(tiny)
+    assert found[1] >= (gaussian(3.0) * 4).epsilon_bounds(1.005e-3)[0]
+    assert jax.jit(lambda s: gaussian(s).epsilon_at([]))(1.0).shape == (0,)
+    assert jax.jit(lambda s: gaussian(s).delta_at(range(3)))(1.0).shape == (3,)
     both = jax.jit(lambda s, p: acc.mixture_of_gaussians(1.0, [s], [p]).epsilon_at(1e-5))(1.0, 0.5)
     assert both >= acc.mixture_of_gaussians(1.0, [1.0], [0.5]).epsilon_bounds(1e-5)[0]
     for bad in (1.0, "12", [[1.0]], np.ones((1, 1)), np.ones(())):
@@ -115,6 +120,16 @@ def test_counts_are_multiplied_and_added_in_float64():
     assert float(ask(3, 5.0)) >= (gaussian(10.0) * 35).epsilon_bounds(1e-5)[0]
     assert ask(3, 5.5) == math.inf
     assert ask(-3, -5.0) == math.inf  # their product is positive
+    made = jax.jit(lambda n: (gaussian(3.0) * 3) * n | gaussian(3.0))(
+        5
+    )  # a process that leaves the program
+    assert made.epsilon_at(1e-5) == (gaussian(3.0) * 16).epsilon_at(1e-5)
+    doubled = jax.lax.fori_loop(0, 3, lambda _, p: p * 2, made * jnp.float32(1))
+    assert doubled.epsilon_at(1e-5) == (gaussian(3.0) * 128).epsilon_at(1e-5)
+    either = jax.lax.cond(
+        made.counts[0] > 3, lambda: (gaussian(3.0) * 3) * made.counts[0], lambda: made
+    )
+    assert either.epsilon_at(1e-5) == (gaussian(3.0) * 48).epsilon_at(1e-5)
     slope = jax.grad(lambda n: ((gaussian(10.0) * 3) * n).epsilon_at(1e-5))(4.0)
     step = (gaussian(10.0) * 15).epsilon_at(1e-5) - (gaussian(10.0) * 9).epsilon_at(1e-5)
     assert slope == pytest.approx(step / 2, rel=0.02)
