@@ -116,4 +116,5 @@ def beta_of(law: Law, leak: float, alpha: float) -> tuple[float, float]:
     low, high = max(first - 2, 0), min(first + 2, kinks.size - 1)
     best = max(max(line(i) for i in range(low, high + 1)), 0.0)
     slack = _OUTWARD * (1 - leak)
-    return max(best - slack, 0.0), min(best + slack, 1 - leak)
+    most = best + slack if kinks[high] <= 700 else 1.0  # beyond, a line was not computed
+    return max(best - slack, 0.0), min(most, 1 - leak)

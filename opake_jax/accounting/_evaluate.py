@@ -183,7 +183,10 @@ def ask_each(ask: Callable[[Any], Any], at: Any) -> tuple[Any, Any]:
     if is_traced(at):
         flat = at.ravel() if at.ndim else at
     elif any_traced(at):  # a list: what is known in it stays in float64
+        tiny = float(jnp.finfo(jnp.result_type(float)).tiny)
         ends = [ask(x) if is_traced(x) else ask(float(x)) for x in at]
+        # An upper end that is known already: below the program's floats it would become 0.
+        ends = [(a, max(b, tiny) if not is_traced(b) and b > 0 else b) for a, b in ends]
         lower, upper = (
             jnp.stack([jnp.asarray(end) for end in side]) for side in zip(*ends, strict=True)
         )

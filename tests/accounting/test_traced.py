@@ -50,6 +50,7 @@ def test_questions_may_be_a_list_of_tracers():
     tiny = jnp.bfloat16(0.01)  # it does not round the numbers beside it
     found = jax.jit(lambda d: (gaussian(3.0) * 4).epsilon_at([d, 1.005e-3]))(tiny)
     assert found[1] >= (gaussian(3.0) * 4).epsilon_bounds(1.005e-3)[0]
+    assert jax.jit(lambda e: gaussian(1.0).delta_at([e, 100.0]))(1.0)[1] > 0  # 1e-2190
     assert jax.jit(lambda s: gaussian(s).epsilon_at([]))(1.0).shape == (0,)
     assert jax.jit(lambda s: gaussian(s).delta_at(range(3)))(1.0).shape == (3,)
     both = jax.jit(lambda s, p: acc.mixture_of_gaussians(1.0, [s], [p]).epsilon_at(1e-5))(1.0, 0.5)
@@ -219,3 +220,13 @@ def test_the_trade_off_of_many_randomised_responses():
         low, up, _ = (acc.eps_delta(epsilon) * count).beta_bounds(alpha)
         assert low - 1e-9 <= beta <= up + 1e-9
         assert up - low <= 1e-6
+    # Losses above 700, whose lines are not computed: nothing is claimed of the upper end.
+    alpha, count = 1e-310, 1700
+    tail = stats.binom.logsf(np.arange(-1, count), count, 1 / (1 + math.e))
+    k = int(np.searchsorted(-tail, -math.log(alpha)))
+    least, most = stats.binom.cdf([k - 2, k - 1], count, 1 / (1 + math.exp(-1)))
+    low, up, _ = (acc.eps_delta(1.0) * count).beta_bounds(alpha)
+    assert 2 * k - count > 700
+    assert 1e-3 < least <= most < 0.1
+    assert low <= most
+    assert up >= least
